@@ -8,6 +8,7 @@ pub mod load;
 pub mod promise;
 pub mod recent;
 pub mod rng;
+pub mod spin;
 pub mod time;
 pub mod tokens;
 

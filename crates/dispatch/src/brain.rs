@@ -4,13 +4,15 @@
 //! step looks its request up once and passes it on by reference. Methods of `Brain` are the steps that may concern
 //! several requests; methods of `Parts` are about one.
 
+use std::sync::Arc;
+
 use maitre_base::hash::NumberMap;
 use maitre_base::{ClassId, Instant, KvEvent, RequestId, TenantId, WorkerId};
 use maitre_fleet::{Evidence, Fleet, HealthState};
 use maitre_queue::wait_queue::Waiting;
 use maitre_queue::{Budgets, WorkerLimits};
 
-use crate::cache::Cache;
+use crate::cache::{Cache, CacheIndex, Found};
 
 use crate::event::{Effect, Event, Failure};
 use crate::observer::decision::AttemptOutcome;
@@ -23,6 +25,7 @@ use crate::peers::Outbox;
 use crate::placer::Placer;
 use crate::placer::in_use::InUse;
 use crate::placer::strategies::Strategies;
+use crate::placer::survey::Survey;
 use crate::request::PendingRequest;
 use crate::reservations::Reservations;
 use crate::scheduler::{Context, Scheduler};
@@ -174,7 +177,32 @@ impl Brain {
         self.parts.observer.take_outbox(&self.parts.fleet, outbox);
     }
 
+    /// Applies an event, and writes to the index what follows from it.
     pub fn on(&mut self, now: Instant, event: Event<'_>, effects: &mut Vec<Effect>) {
+        self.step(now, event, effects);
+        self.parts.cache.index().write();
+    }
+
+    /// The index, for look-ups before an arrival and for the writes after `decide`.
+    pub fn cache_index(&self) -> &Arc<CacheIndex> {
+        self.parts.cache.index()
+    }
+
+    /// Applies an event. What follows from it is left for `CacheIndex::write`, which should come soon, outside any lock that
+    /// this needed.
+    pub fn decide(
+        &mut self,
+        now: Instant,
+        event: Event<'_>,
+        scratch: &mut Scratch,
+        effects: &mut Vec<Effect>,
+    ) {
+        self.parts.swap(scratch);
+        self.step(now, event, effects);
+        self.parts.swap(scratch);
+    }
+
+    fn step(&mut self, now: Instant, event: Event<'_>, effects: &mut Vec<Effect>) {
         // While no request waits, it does not matter where there is room.
         let freed = if self.parts.scheduler.waiting() > 0 { self.freed_by(&event) } else { Freed::Nowhere };
         self.apply(now, event, effects);
@@ -281,7 +309,21 @@ impl Brain {
     }
 }
 
+/// What a thread needs to decide, besides the brain. Decisions write it all over, so it stays with its thread: passed from
+/// core to core, it would cost more than the decision.
+#[derive(Debug, Default)]
+pub struct Scratch {
+    /// What caches hold of the prompt that arrives next, from `CacheIndex::look_up`.
+    pub found: Found,
+    survey: Survey,
+}
+
 impl Parts {
+    fn swap(&mut self, scratch: &mut Scratch) {
+        self.cache.swap_found(&mut scratch.found);
+        self.placer.swap_survey(&mut scratch.survey);
+    }
+
     /// Takes evidence about a worker's health.
     fn see(&mut self, now: Instant, worker: WorkerId, evidence: Evidence, effects: &mut Vec<Effect>) {
         let change = self.fleet.see(now, worker, evidence);

@@ -5,15 +5,19 @@
 //! Where only bytes are known, all workers have blocks of `BLOCK_WORDS` words of four bytes, and the cached part of the words
 //! counts as the same part of the prompt's estimated tokens.
 
+pub mod index;
+
 use std::sync::Arc;
 
 use maitre_base::{Instant, StoredBlocks, Tier, Tokens, WorkerId};
 use maitre_fleet::WorkerSnapshot;
 use maitre_index::feed::Trust;
 use maitre_index::prefix::{TEXT_BLOCK_BYTES, Unit};
-use maitre_index::{
-    CacheSource, Chain, Holding, Holdings, Index, IndexSettings, Numbers, PredictedBlocks, PrefixHash,
-};
+use maitre_index::{CacheSource, Holding, Index, IndexSettings, Numbers, PrefixHash};
+
+pub(crate) use index::Prediction;
+pub use index::{CacheIndex, Found};
+use index::{PromptEvent, WorkerCache, Write};
 
 /// Block size of an engine that has not reported one, and the smallest that we count in.
 pub const BLOCK_TOKENS: u32 = 16;
@@ -50,54 +54,42 @@ pub(crate) struct CacheQuery<'a> {
     pub(crate) snapshots: &'a [WorkerSnapshot],
 }
 
-#[derive(Clone, Copy, Debug)]
-struct WorkerCache {
-    /// Tokens in one of its blocks.
-    block: u32,
+/// One worker.
+#[derive(Clone, Debug)]
+struct Known {
     trust: Trust,
-    /// Tokens it holds in all, as of the last event about it.
-    holds: Tokens,
-}
-
-impl WorkerCache {
-    /// A worker that has reported nothing yet.
-    const NOTHING: WorkerCache = WorkerCache { block: BLOCK_TOKENS, trust: Trust::None, holds: Tokens::ZERO };
+    cache: Arc<WorkerCache>,
 }
 
 #[derive(Debug)]
 pub struct Cache {
-    index: Index,
-    /// Prompts that were read as words. KV events never concern them, so fresh events must not remove them.
-    words: Index,
+    index: Arc<CacheIndex>,
     /// By worker id.
-    known: Vec<WorkerCache>,
+    known: Vec<Known>,
     /// How many of them report their caches.
     reporting: usize,
-    // Scratch.
-    holdings: Holdings,
-    links: Vec<PrefixHash>,
-    sizes: Vec<u32>,
+    /// What the last look-up found.
+    found: Found,
 }
 
 impl Cache {
     pub(crate) fn new(settings: IndexSettings) -> Cache {
-        // Where prompts are read as tokens at all, most of them are.
-        let words = IndexSettings { budget_bytes: settings.budget_bytes / 4, seed: !settings.seed };
-        let tokens = IndexSettings { budget_bytes: settings.budget_bytes - words.budget_bytes, ..settings };
-        Cache {
-            index: Index::new(tokens),
-            words: Index::new(words),
-            known: Vec::new(),
-            reporting: 0,
-            holdings: Holdings::new(),
-            links: Vec::new(),
-            sizes: Vec::new(),
-        }
+        let index = Arc::new(CacheIndex::new(settings));
+        Cache { index, known: Vec::new(), reporting: 0, found: Found::default() }
+    }
+
+    pub(crate) fn index(&self) -> &Arc<CacheIndex> {
+        &self.index
+    }
+
+    /// Exchanges the last look-up for one that the next request is to use.
+    pub(crate) fn swap_found(&mut self, found: &mut Found) {
+        std::mem::swap(&mut self.found, found);
     }
 
     /// Memory of both indexes.
     pub fn bytes(&self) -> usize {
-        self.index.bytes() + self.words.bytes()
+        self.index.read(|it| it.tokens.bytes() + it.words.bytes())
     }
 
     pub fn trust(&self, worker: WorkerId) -> Trust {
@@ -110,94 +102,62 @@ impl Cache {
 
     /// Tokens in a block of this worker.
     pub fn block(&self, worker: WorkerId) -> u32 {
-        self.known.get(worker.index()).map_or(BLOCK_TOKENS, |it| it.block)
-    }
-
-    /// Units in a block, where this worker's prompts are counted in them.
-    fn block_in(&self, unit: Unit, worker: WorkerId) -> u32 {
-        match unit {
-            Unit::Tokens => self.block(worker),
-            Unit::Words => BLOCK_WORDS,
-        }
+        self.known.get(worker.index()).map_or(BLOCK_TOKENS, |it| it.cache.block())
     }
 
     pub fn numbers(&self, worker: WorkerId) -> Option<Numbers> {
-        let (tokens, words) = (self.index.numbers(worker)?, self.words.numbers(worker)?);
-        let block = u64::from(self.block(worker));
-        let in_its_blocks = |words: u32| (u64::from(words) * u64::from(BLOCK_WORDS) / block) as u32;
-        Some(Numbers {
-            predicted_blocks: tokens.predicted_blocks + in_its_blocks(words.predicted_blocks),
-            near_blocks: tokens.near_blocks + in_its_blocks(words.near_blocks),
-            dropped: tokens.dropped + words.dropped,
-            evicted: tokens.evicted + words.evicted,
-            ..tokens
-        })
+        self.index.read(|it| it.numbers(worker))
     }
 
     /// How much it holds in all: what it reports and what we sent it. A block counts from the moment that a request for it is
     /// sent, so the count does not depend on when the report of it comes.
-    ///
-    /// Every decision reads it for every worker, so it is cached when it changes: asking the index each time was a tenth
-    /// of a decision among a thousand workers. What the index drops of other workers for want of room shows at the next
-    /// tick.
     pub(crate) fn holds(&self, worker: WorkerId) -> Tokens {
-        self.known.get(worker.index()).map_or(Tokens::ZERO, |it| it.holds)
-    }
-
-    fn count(&mut self, worker: WorkerId) {
-        let numbers = self.numbers(worker);
-        if let Some(known) = self.known.get_mut(worker.index()) {
-            known.holds = Tokens(numbers.map_or(0, |it| u64::from(it.near_blocks) * u64::from(known.block)));
-        }
+        self.known.get(worker.index()).map_or(Tokens::ZERO, |it| it.cache.holds())
     }
 
     pub(crate) fn join(&mut self, worker: WorkerId) {
         let places = self.known.len().max(worker.index() + 1);
-        self.known.resize(places, WorkerCache::NOTHING);
+        self.known.resize_with(places, || Known { trust: Trust::None, cache: Arc::default() });
         // The id may be reused.
-        self.known[worker.index()] = WorkerCache::NOTHING;
-        self.index.join(worker);
-        self.words.join(worker);
+        self.known[worker.index()] = Known { trust: Trust::None, cache: self.index.indexes().join(worker) };
     }
 
     pub(crate) fn leave(&mut self, worker: WorkerId) {
         self.trust_changed(worker, Trust::None);
-        self.index.leave(worker);
-        self.words.leave(worker);
+        self.index.indexes().leave(worker);
     }
 
     /// Applies what the worker reports about the size of its cache.
     pub(crate) fn size(&mut self, worker: WorkerId, block: Option<u64>, capacity: Option<Tokens>) {
+        let mut indexes = self.index.indexes();
         // KV events know better: the block size of the group that is indexed.
-        let seen = self.index.block_tokens(worker);
+        let seen = indexes.tokens.block_tokens(worker);
         let reported = block.and_then(|it| u32::try_from(it).ok()).filter(|&it| it > 0);
         let block = seen.or(reported.map(grain)).unwrap_or_else(|| self.block(worker));
-        if let Some(known) = self.known.get_mut(worker.index()) {
-            known.block = block;
-        }
+        indexes.set_block(worker, block);
         if let Some(capacity) = capacity {
             let blocks = |size: u32| u32::try_from(capacity.0 / u64::from(size)).unwrap_or(u32::MAX);
-            self.index.set_capacity(worker, blocks(block));
-            self.words.set_capacity(worker, blocks(BLOCK_WORDS));
+            indexes.tokens.set_capacity(worker, blocks(block));
+            indexes.words.set_capacity(worker, blocks(BLOCK_WORDS));
         }
-        self.count(worker);
+        indexes.count(worker);
     }
 
     // KV events.
 
     pub(crate) fn stored(&mut self, worker: WorkerId, model: &str, blocks: &StoredBlocks<'_>) {
-        self.index.store(worker, model, blocks);
-        if let (Some(block), Some(known)) =
-            (self.index.block_tokens(worker), self.known.get_mut(worker.index()))
-        {
-            known.block = block;
+        let mut indexes = self.index.indexes();
+        indexes.tokens.store(worker, model, blocks);
+        if let Some(block) = indexes.tokens.block_tokens(worker) {
+            indexes.set_block(worker, block);
         }
-        self.count(worker);
+        indexes.count(worker);
     }
 
     pub(crate) fn removed(&mut self, worker: WorkerId, names: &[u64], tier: Tier) {
-        self.index.remove(worker, names, tier);
-        self.count(worker);
+        let mut indexes = self.index.indexes();
+        indexes.tokens.remove(worker, names, tier);
+        indexes.count(worker);
     }
 
     pub(crate) fn trust_changed(&mut self, worker: WorkerId, trust: Trust) {
@@ -205,7 +165,7 @@ impl Cache {
             known.trust = trust;
         }
         self.reporting = self.known.iter().filter(|it| it.trust != Trust::None).count();
-        self.index.set_source(
+        self.index.indexes().tokens.set_source(
             worker,
             match trust {
                 Trust::Fresh => CacheSource::Reported,
@@ -216,15 +176,17 @@ impl Cache {
 
     /// The worker's cache is empty, or nothing is known of it any more.
     pub(crate) fn clear(&mut self, worker: WorkerId) {
-        self.index.clear(worker);
-        self.words.clear(worker);
-        self.count(worker);
+        let mut indexes = self.index.indexes();
+        indexes.tokens.clear(worker);
+        indexes.words.clear(worker);
+        indexes.count(worker);
     }
 
     /// A gap in the worker's KV events cannot be filled.
     pub(crate) fn reports_lost(&mut self, worker: WorkerId) {
-        self.index.doubt_reported(worker);
-        self.count(worker);
+        let mut indexes = self.index.indexes();
+        indexes.tokens.doubt_reported(worker);
+        indexes.count(worker);
     }
 
     /// Connections to the worker are refused: its process is gone, and the next one starts with an empty cache.
@@ -232,103 +194,82 @@ impl Cache {
     /// A worker that still publishes KV events is only unhealthy, and would not report again what it holds. Its feed clears
     /// what it has published.
     pub(crate) fn refused(&mut self, worker: WorkerId) {
+        let mut indexes = self.index.indexes();
         match self.trust(worker) {
-            Trust::None => self.index.clear(worker),
-            Trust::Suspect => self.index.clear_predicted(worker),
+            Trust::None => indexes.tokens.clear(worker),
+            Trust::Suspect => indexes.tokens.clear_predicted(worker),
             Trust::Cold | Trust::Fresh => return,
         }
-        self.words.clear(worker);
-        self.count(worker);
+        indexes.words.clear(worker);
+        indexes.count(worker);
     }
 
     pub(crate) fn tick(&mut self, now: Instant) {
-        self.index.tick(now);
-        (0..self.known.len()).for_each(|it| self.count(WorkerId(it as u32)));
+        let mut indexes = self.index.indexes();
+        indexes.tokens.tick(now);
+        indexes.count_all();
     }
 
     // Requests.
 
     /// Fills `held`, one for each of the snapshots.
     pub(crate) fn look_up(&mut self, question: CacheQuery<'_>, held: &mut Vec<Held>) {
-        self.find(question, held, Index::look_up);
+        if !self.found.take(question.prompt) {
+            self.index.find(question.prompt, &mut self.found, Index::look_up);
+        }
+        self.show(question, held);
     }
 
     /// The same without refreshing what is found.
     pub(crate) fn peek(&mut self, question: CacheQuery<'_>, held: &mut Vec<Held>) {
-        self.find(question, held, Index::peek);
+        self.index.find(question.prompt, &mut self.found, Index::peek);
+        self.show(question, held);
     }
 
-    fn find(
-        &mut self,
-        question: CacheQuery<'_>,
-        held: &mut Vec<Held>,
-        look: fn(&mut Index, Chain<'_>, &mut Holdings),
-    ) {
+    fn show(&mut self, question: CacheQuery<'_>, held: &mut Vec<Held>) {
         let CacheQuery { prompt, tokens: prompt_tokens, snapshots } = question;
         held.clear();
-        held.resize(snapshots.len(), Held::default());
-        self.sizes.clear();
-        for snapshot in snapshots {
-            let size = self.block_in(prompt.unit, snapshot.worker);
-            if !self.sizes.contains(&size) {
-                self.sizes.push(size);
-            }
-        }
-        for place in 0..self.sizes.len() {
-            let size = self.sizes[place];
-            let Some(chain) = chain(prompt, size, &mut self.links) else { continue };
-            look(of(prompt.unit, &mut self.index, &mut self.words), chain, &mut self.holdings);
-            for (snapshot, held) in snapshots.iter().zip(held.iter_mut()) {
-                let worker = snapshot.worker;
-                if self.block_in(prompt.unit, worker) == size {
-                    *held = in_tokens(prompt, prompt_tokens, size, self.holdings.of(worker));
-                }
-            }
-        }
+        held.extend(snapshots.iter().map(|snapshot| {
+            let size = match prompt.unit {
+                Unit::Tokens => self.block(snapshot.worker),
+                Unit::Words => BLOCK_WORDS,
+            };
+            in_tokens(prompt, prompt_tokens, size, self.found.of(snapshot.worker, size))
+        }));
+        self.found.forget();
     }
 
     /// Whether what this worker's engine stored before we followed its events no longer matters.
     pub fn is_complete(&self, worker: WorkerId) -> bool {
-        self.index.is_complete(worker)
+        self.index.read(|it| it.tokens.is_complete(worker))
     }
 
     /// The worker has computed the prompt: places blocks that its engine reported without a known position.
     pub(crate) fn adopt(&mut self, worker: WorkerId, prompt: &PromptChain) {
-        let size = self.block(worker);
-        if prompt.unit == Unit::Tokens
-            && let Some(chain) = chain(prompt, size, &mut self.links)
-        {
-            self.index.adopt(worker, chain);
-            self.count(worker);
+        if self.known.get(worker.index()).is_some_and(|it| it.cache.has_parked()) {
+            self.defer(worker, prompt, PromptEvent::Adopted);
         }
     }
 
     /// The prompt was sent there.
-    pub(crate) fn placed(
-        &mut self,
-        now: Instant,
-        worker: WorkerId,
-        prompt: &PromptChain,
-    ) -> Option<PredictedBlocks> {
-        let size = self.block_in(prompt.unit, worker);
-        let chain = chain(prompt, size, &mut self.links)?;
-        let predicted_blocks = of(prompt.unit, &mut self.index, &mut self.words).predict(now, worker, chain);
-        self.count(worker);
-        Some(predicted_blocks)
+    pub(crate) fn placed(&mut self, now: Instant, worker: WorkerId, prompt: &PromptChain) -> Prediction {
+        let prediction = Prediction::default();
+        self.defer(worker, prompt, PromptEvent::Placed(now, prediction.clone()));
+        prediction
     }
 
     /// How much of the prompt the worker holds without what only this prediction says.
     pub(crate) fn held_without(
         &mut self,
         worker: WorkerId,
-        predicted_blocks: PredictedBlocks,
+        prediction: &Prediction,
         prompt: &PromptChain,
         prompt_tokens: Tokens,
     ) -> Tokens {
-        let size = self.block_in(prompt.unit, worker);
-        let Some(chain) = chain(prompt, size, &mut self.links) else { return Tokens::ZERO };
-        let index = of(prompt.unit, &mut self.index, &mut self.words);
-        let blocks = index.held_without(worker, chain, predicted_blocks);
+        let mut indexes = self.index.indexes();
+        let predicted = prediction.written();
+        let held = predicted.and_then(|it| indexes.held_without(worker, prompt, it));
+        let Some((blocks, size)) = held else { return Tokens::ZERO };
         in_tokens(prompt, prompt_tokens, size, Holding { blocks, lower: 0 }).tokens
     }
 
@@ -337,27 +278,14 @@ impl Cache {
         now: Instant,
         worker: WorkerId,
         prompt: &PromptChain,
-        predicted_blocks: PredictedBlocks,
+        prediction: &Prediction,
     ) {
-        let size = self.block_in(prompt.unit, worker);
-        if let Some(chain) = chain(prompt, size, &mut self.links) {
-            of(prompt.unit, &mut self.index, &mut self.words).prefilled(now, worker, chain, predicted_blocks);
-        }
-        self.adopt(worker, prompt);
+        self.defer(worker, prompt, PromptEvent::Prefilled(now, prediction.clone()));
     }
 
     /// The attempt ended before its prefill was done.
-    pub(crate) fn failed(
-        &mut self,
-        worker: WorkerId,
-        prompt: &PromptChain,
-        predicted_blocks: PredictedBlocks,
-    ) {
-        let size = self.block_in(prompt.unit, worker);
-        if let Some(chain) = chain(prompt, size, &mut self.links) {
-            of(prompt.unit, &mut self.index, &mut self.words).forget(worker, chain, predicted_blocks);
-            self.count(worker);
-        }
+    pub(crate) fn failed(&mut self, worker: WorkerId, prompt: &PromptChain, prediction: &Prediction) {
+        self.defer(worker, prompt, PromptEvent::Failed(prediction.clone()));
     }
 
     /// The engine counted this part of the prompt as cached. Where KV events are fresh, this adds nothing.
@@ -365,32 +293,16 @@ impl Cache {
         &mut self,
         worker: WorkerId,
         prompt: &PromptChain,
-        predicted_blocks: PredictedBlocks,
+        prediction: &Prediction,
         part: f64,
     ) {
-        let size = self.block_in(prompt.unit, worker);
-        let found = (part * prompt.units as f64 / f64::from(size)).round() as u32;
-        let found = match prompt.unit {
-            // Code has twice the tokens of prose in as many bytes, so a part of the tokens is only roughly the same
-            // part of the words. Without this, a cached half that was prose passed for a miss, and a miss removes
-            // everything older.
-            Unit::Words if (predicted_blocks.from / 2..=predicted_blocks.from * 2).contains(&found) => {
-                predicted_blocks.from
-            }
-            Unit::Words | Unit::Tokens => found,
-        };
-        if let Some(chain) = chain(prompt, size, &mut self.links) {
-            of(prompt.unit, &mut self.index, &mut self.words).correct(worker, chain, predicted_blocks, found);
-            self.count(worker);
+        if prompt.unit == Unit::Words || self.trust(worker) != Trust::Fresh {
+            self.defer(worker, prompt, PromptEvent::Counted(prediction.clone(), part));
         }
     }
-}
 
-/// The index for prompts in this unit.
-fn of<'a>(unit: Unit, tokens: &'a mut Index, words: &'a mut Index) -> &'a mut Index {
-    match unit {
-        Unit::Tokens => tokens,
-        Unit::Words => words,
+    fn defer(&mut self, worker: WorkerId, prompt: &PromptChain, event: PromptEvent) {
+        self.index.defer(Write { worker, prompt: prompt.clone(), event });
     }
 }
 
@@ -401,20 +313,6 @@ fn grain(block: u32) -> u32 {
         small if small < BLOCK_TOKENS && BLOCK_TOKENS.is_multiple_of(small) => BLOCK_TOKENS,
         other => other,
     }
-}
-
-/// The prompt in blocks of `size`; none if its own blocks do not divide that.
-fn chain<'a>(prompt: &'a PromptChain, size: u32, scratch: &'a mut Vec<PrefixHash>) -> Option<Chain<'a>> {
-    if size == prompt.block {
-        return Some(Chain { block_tokens: size, prefixes: &prompt.chain });
-    }
-    if prompt.block == 0 || !size.is_multiple_of(prompt.block) {
-        return None;
-    }
-    let step = (size / prompt.block) as usize;
-    scratch.clear();
-    scratch.extend(prompt.chain.iter().skip(step - 1).step_by(step));
-    Some(Chain { block_tokens: size, prefixes: scratch })
 }
 
 fn in_tokens(prompt: &PromptChain, prompt_tokens: Tokens, size: u32, holding: Holding) -> Held {

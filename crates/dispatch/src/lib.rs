@@ -19,7 +19,7 @@ mod reservations;
 pub mod scheduler;
 pub mod settings;
 
-pub use brain::{Brain, PromptReader, ReadPlan};
-pub use cache::{BLOCK_WORDS, PromptChain};
+pub use brain::{Brain, PromptReader, ReadPlan, Scratch};
+pub use cache::{BLOCK_WORDS, CacheIndex, Found, PromptChain};
 pub use event::{Arrival, Effect, Event, Failure, Form, Placement, Refusal, reports_progress};
 pub use settings::BrainSettings;

@@ -191,6 +191,10 @@ impl Placer {
         }
     }
 
+    pub(crate) fn swap_survey(&mut self, survey: &mut Survey) {
+        std::mem::swap(&mut self.survey, survey);
+    }
+
     pub(crate) fn survey(&self) -> &Survey {
         &self.survey
     }
@@ -277,7 +281,7 @@ impl Placer {
                     Mode::DryRun => world.cache.peek(question, held),
                 }
                 // What only its own reservation predicts is not there yet.
-                let own = query.reservation.and_then(|it| Some((it.worker, it.predicted_blocks?)));
+                let own = query.reservation.and_then(|it| Some((it.worker, it.prediction.as_ref()?)));
                 let place = own.and_then(|(worker, _)| snapshots.iter().position(|it| it.worker == worker));
                 if let (Some((worker, predicted)), Some(place)) = (own, place) {
                     let most = world.cache.held_without(worker, predicted, prompt, query.ask.prefill);

@@ -5,11 +5,10 @@ use std::time::Duration;
 use maitre_base::{ClassId, Instant, Promise, RequestId, TenantId, Tokens, WorkerId};
 use maitre_fleet::estimate::{Decodes, Size};
 use maitre_fleet::{ModelId, Wanted};
-use maitre_index::PredictedBlocks;
 use maitre_policy::Ask;
 use maitre_queue as queue;
 
-use crate::cache::PromptChain;
+use crate::cache::{Prediction, PromptChain};
 use crate::event::{Failure, Form};
 use crate::observer::Ticket;
 use crate::placer::{Query, model_of};
@@ -48,7 +47,7 @@ pub(crate) struct PendingRequest {
     pub(crate) spending: Spending,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) enum RequestState {
     /// Neither queued nor at a worker: just arrived, between two attempts, or answered after its recall.
     Unplaced,
@@ -57,7 +56,7 @@ pub(crate) enum RequestState {
 }
 
 /// A request in the queue.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct InQueue {
     pub(crate) since: Instant,
     /// The worker that it waits for; none if it takes any.
@@ -65,7 +64,7 @@ pub(crate) struct InQueue {
 }
 
 /// A request at a worker, and what its end will teach.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Attempt {
     pub(crate) worker: WorkerId,
     pub(crate) promise: Promise,
@@ -74,7 +73,7 @@ pub(crate) struct Attempt {
     pub(crate) prefill_ahead: u64,
     /// Its own part of those.
     pub(crate) prefill: Tokens,
-    pub(crate) predicted_blocks: Option<PredictedBlocks>,
+    pub(crate) prediction: Option<Prediction>,
     /// The adapter that it holds there. Kept, since which models are adapters may change while it is in flight.
     pub(crate) adapter: Option<ModelId>,
     /// Requests at the worker when this one was placed.
@@ -183,9 +182,13 @@ impl PendingRequest {
 
     /// Takes the attempt away, if there is one.
     pub(crate) fn take_attempt(&mut self) -> Option<Attempt> {
-        let attempt = self.attempt().copied()?;
-        self.state = RequestState::Unplaced;
-        Some(attempt)
+        match std::mem::replace(&mut self.state, RequestState::Unplaced) {
+            RequestState::Placed(attempt) => Some(attempt),
+            other => {
+                self.state = other;
+                None
+            }
+        }
     }
 
     /// Time in the queue over all attempts, up to now.

@@ -10,12 +10,13 @@
 use std::time::Duration;
 
 use maitre_base::{ClassId, Instant, Promise, PromisedWork, WorkerId};
-use maitre_index::PredictedBlocks;
 use maitre_policy::Why;
 use maitre_queue::settings::CLASSES_MAX;
 
+use crate::cache::Prediction;
+
 /// The claim of one request on one worker.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub(crate) struct Reservation {
     pub(crate) worker: WorkerId,
     /// Why the strategy picked it.
@@ -28,7 +29,7 @@ pub(crate) struct Reservation {
     /// How long it waits while the worker takes no request.
     pub(crate) patience: Duration,
     /// What its prompt is expected to leave in the cache, where that counts.
-    pub(crate) predicted_blocks: Option<PredictedBlocks>,
+    pub(crate) prediction: Option<Prediction>,
     /// Whether its prompt counts as cached and as in use at the worker.
     pub(crate) is_counted: bool,
 }
@@ -132,7 +133,7 @@ mod tests {
             promise: Promise { prefill: Tokens(prefill), ..Promise::default() },
             since: Instant::ZERO,
             patience: Duration::ZERO,
-            predicted_blocks: None,
+            prediction: None,
             is_counted: false,
         };
         all.add(ClassId(0), &of(100));

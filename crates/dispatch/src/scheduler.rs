@@ -384,8 +384,8 @@ impl Scheduler {
     /// A queued request waits for this worker. Reserve its capacity, so that later requests account for it.
     pub(crate) fn reserve(&mut self, request: &mut PendingRequest, reservation: Reservation) {
         if let RequestState::Waiting(waiting) = &mut request.state {
-            waiting.reservation = Some(reservation);
             self.reservations.add(request.class, &reservation);
+            waiting.reservation = Some(reservation);
             if let Some(pool) = self.pools.get_mut(&request.pool.0) {
                 pool.flow.reserved[request.class.index()] += 1;
             }

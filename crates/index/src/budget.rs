@@ -9,6 +9,7 @@
 use crate::Index;
 use crate::predicted::PredictionWriter;
 use crate::reported::{Applied, ReportApplier};
+use std::sync::atomic::Ordering::Relaxed;
 
 /// How far one call may move the hand. Chosen: about 20 µs.
 const PLACES_MAX: usize = 2_048;
@@ -69,7 +70,7 @@ impl Index {
         };
         if let Some(entry) = worker.names.at(self.hand.place) {
             let (run, _) = self.table.resolve((entry.run, entry.offset));
-            if self.table.runs[run].used > self.hand.cutoff {
+            if *self.table.runs[run].used.get_mut() > self.hand.cutoff {
                 self.hand.place += 1;
                 return 1;
             }
@@ -97,7 +98,7 @@ impl Index {
     fn evict_cold_prediction(&mut self, at: usize) -> bool {
         let Some(worker) = self.workers[at].as_deref_mut() else { return false };
         let Some(&oldest) = self.table.beliefs.oldest(worker.slot) else { return false };
-        if self.table.runs[oldest.run].used > self.hand.cutoff {
+        if *self.table.runs[oldest.run].used.get_mut() > self.hand.cutoff {
             return false;
         }
         let before = self.table.beliefs.blocks(worker.slot);
@@ -108,7 +109,7 @@ impl Index {
 
     /// The time at which the coldest quarter was last used.
     fn cold(&self) -> u32 {
-        let mut used = self.table.runs.sample(SAMPLE, |run| run.len() > 0, |run| run.used);
+        let mut used = self.table.runs.sample(SAMPLE, |run| run.len() > 0, |run| run.used.load(Relaxed));
         used.sort_unstable();
         used.get(used.len() / 4).copied().unwrap_or(u32::MAX)
     }

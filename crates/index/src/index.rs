@@ -13,6 +13,8 @@ use crate::worker::{CacheSource, Numbers, WorkerBlocks};
 use maitre_base::hash::mix;
 use maitre_base::{Instant, WorkerId};
 use maitre_base::{StoredBlocks, Tier};
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IndexSettings {
@@ -53,7 +55,7 @@ pub struct Index {
     workers_bytes: usize,
     seed: u64,
     stamp: Stamp,
-    uses: u64,
+    uses: AtomicU64,
     pub(crate) hand: Hand,
     /// Where the next tick continues.
     fading: usize,
@@ -73,7 +75,7 @@ impl Index {
             workers_bytes: 0,
             seed: settings.seed,
             stamp: 0,
-            uses: 0,
+            uses: AtomicU64::new(0),
             hand: Hand::default(),
             fading: 0,
             path: Vec::new(),
@@ -112,20 +114,20 @@ impl Index {
     }
 
     /// Finds how much of this chain each worker holds.
-    pub fn look_up(&mut self, chain: Chain<'_>, out: &mut Holdings) {
+    pub fn look_up(&self, chain: Chain<'_>, out: &mut Holdings) {
         let clock = self.clock();
         self.find(Some(clock), chain, out);
     }
 
     /// The same without counting as a use: does not refresh what it finds.
-    pub fn peek(&mut self, chain: Chain<'_>, out: &mut Holdings) {
+    pub fn peek(&self, chain: Chain<'_>, out: &mut Holdings) {
         self.find(None, chain, out);
     }
 
-    fn find(&mut self, clock: Option<u32>, chain: Chain<'_>, out: &mut Holdings) {
+    fn find(&self, clock: Option<u32>, chain: Chain<'_>, out: &mut Holdings) {
         let slots = self.workers.iter().map(|it| it.as_ref().map_or(u32::MAX, |it| it.slot));
         out.reset(self.version, &self.slots, slots);
-        look_up::look_up(&mut self.table, clock, chain, out);
+        look_up::look_up(&self.table, clock, chain, out);
     }
 
     /// Records that a request with this prompt was sent to the worker: refreshes the blocks it holds and
@@ -426,9 +428,9 @@ impl Index {
         }
     }
 
-    fn clock(&mut self) -> u32 {
-        self.uses += 1;
-        u32::try_from(self.uses >> CLOCK_SHIFT).unwrap_or(u32::MAX)
+    fn clock(&self) -> u32 {
+        let uses = self.uses.fetch_add(1, Relaxed) + 1;
+        u32::try_from(uses >> CLOCK_SHIFT).unwrap_or(u32::MAX)
     }
 
     fn moment(&mut self, now: Instant) -> Moment {

@@ -9,6 +9,7 @@ use crate::holders::{Holders, Mask, Plane, WorkerMasks, low};
 use crate::holdings::{Alive, Holdings};
 use crate::table::{BlockRun, Chain, PrefixTable};
 use std::hint::black_box;
+use std::sync::atomic::Ordering::Relaxed;
 
 /// How many cache lines of the chain are prefetched at once: the chain may have been hashed long ago.
 /// Prefixes that many prompts share are usually shorter.
@@ -17,7 +18,7 @@ const LINES_TOUCHED: usize = 9;
 const LINE: usize = 8;
 
 /// Fills `out`, which must be empty. If the look-up counts as a use, `clock` is recorded as its time.
-pub(crate) fn look_up(table: &mut PrefixTable, clock: Option<u32>, chain: Chain<'_>, out: &mut Holdings) {
+pub(crate) fn look_up(table: &PrefixTable, clock: Option<u32>, chain: Chain<'_>, out: &mut Holdings) {
     let lines = chain.prefixes.iter().step_by(LINE).take(LINES_TOUCHED);
     black_box(lines.fold(0, |sum, it| sum ^ it.0));
     let (mut depth, mut touched) = (0, 1);
@@ -26,11 +27,11 @@ pub(crate) fn look_up(table: &mut PrefixTable, clock: Option<u32>, chain: Chain<
             touched = table.touch_ahead(chain.prefixes, depth);
         }
         let Some((id, blocks)) = table.step(chain, depth) else { break };
-        let run = &mut table.runs[id];
+        let run = &table.runs[id];
         if let Some(clock) = clock
-            && run.used != clock
+            && run.used.load(Relaxed) != clock
         {
-            run.used = clock;
+            run.used.store(clock, Relaxed);
         }
         if depth == 0 {
             begin(run, out);

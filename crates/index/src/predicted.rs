@@ -300,7 +300,7 @@ impl PredictionWriter<'_> {
     fn touch(&mut self, moment: Moment, chain: Chain<'_>, from: usize) {
         self.table.trace(chain, self.path);
         for &Segment { run, start, blocks } in self.path.iter().rev() {
-            self.table.runs[run].used = self.clock;
+            *self.table.runs[run].used.get_mut() = self.clock;
             let Some(&share) = self.table.share(run, self.worker.slot) else { continue };
             if share.predicted & low(blocks) == 0 {
                 continue;

@@ -17,6 +17,7 @@ use crate::table::{Chain, Placing, Position, PrefixTable};
 use crate::worker::{Alias, CacheSource, GRAIN, PartialPage, WorkerBlocks};
 use maitre_base::{StoredBlocks, Tier};
 use std::hint::black_box;
+use std::sync::atomic::Ordering::Relaxed;
 
 /// Names applied between two checks of the budget.
 pub(crate) const PIECE: usize = 64;
@@ -308,7 +309,7 @@ impl ReportApplier<'_> {
             });
         }
         // Evicted in the order of their last use, whether a request or a report showed it.
-        let used = |id: u32| self.table.beliefs.get(id).map(|it| self.table.runs[it.run].used);
+        let used = |id: u32| self.table.beliefs.get(id).map(|it| self.table.runs[it.run].used.load(Relaxed));
         let mut order: Vec<(Option<u32>, u32)> =
             self.table.beliefs.ids(self.worker.slot).map(|id| (used(id), id)).collect();
         order.sort_by_key(|it| it.0);
@@ -489,7 +490,7 @@ impl ReportApplier<'_> {
             // From now on the block is held by report, not by prediction.
             self.overrule((run, offset));
         }
-        self.table.runs[run].used = self.clock;
+        *self.table.runs[run].used.get_mut() = self.clock;
         self.worker.numbers.reported_blocks += gained;
     }
 

@@ -19,6 +19,7 @@ use crate::holders::{Holders, Mask, RUN_BLOCKS, WorkerMasks, low};
 use crate::prefix::PrefixHash;
 use crate::slab::{NONE, Slab};
 use std::hint::black_box;
+use std::sync::atomic::AtomicU32;
 
 /// A prompt cut into blocks: the prefix hash at the end of each full block.
 #[derive(Clone, Copy, Debug)]
@@ -49,8 +50,8 @@ pub(crate) type Position = (u32, u8);
 pub(crate) struct BlockRun {
     /// The hash of the last block, copied here to save the look-up an indirection.
     last: u64,
-    /// When the run was last looked up or stored, on the index's own clock.
-    pub(crate) used: u32,
+    /// When the run was last looked up or stored, on the index's own clock. Atomic, because look-ups share the table.
+    pub(crate) used: AtomicU32,
     block_tokens: u32,
     /// The number of blocks.
     blocks: u8,
@@ -72,7 +73,7 @@ impl Default for BlockRun {
         BlockRun {
             holders: Holders::Nobody,
             last: 0,
-            used: 0,
+            used: AtomicU32::new(0),
             block_tokens: 0,
             blocks: 0,
             depth: 0,
@@ -264,7 +265,11 @@ impl PrefixTable {
         let mut start = 0;
         while start < chain.prefixes.len() {
             match self.step(chain, start) {
-                None => start += 1,
+                None => {
+                    start += 1;
+                    let rest = chain.prefixes.get(start..).unwrap_or_default();
+                    start += self.heads.leading_absent(rest.iter().map(|it| it.0));
+                }
                 Some((run, blocks)) => {
                     path.push(Segment { run, start, blocks });
                     start += blocks;
@@ -350,7 +355,7 @@ impl PrefixTable {
         }
         run.blocks = run.hashes.len() as u8;
         run.last = prefixes[count - 1].0;
-        run.used = placing.clock;
+        *run.used.get_mut() = placing.clock;
         self.blocks += count;
         ((id, run.blocks - 1), count)
     }
@@ -415,7 +420,7 @@ impl PrefixTable {
         run.hashes.push(hash);
         run.last = hash;
         run.blocks += 1;
-        run.used = placing.clock;
+        *run.used.get_mut() = placing.clock;
         self.blocks += 1;
         (id, run.blocks - 1)
     }
@@ -447,7 +452,7 @@ impl PrefixTable {
         let (next, first) = (run.next, hashes[0]);
         let mut rest = BlockRun {
             holders,
-            used: run.used,
+            used: AtomicU32::new(*run.used.get_mut()),
             block_tokens: run.block_tokens,
             depth: run.depth + blocks as u8,
             next,

@@ -2,22 +2,27 @@
 //! decision, the links to workers, and the notifications.
 //!
 //! A decision takes a few microseconds and nothing blocks while it holds the lock. So a mutex serves better than a task
-//! with a queue: no hop, no wake-up, and answers in order.
+//! with a queue: no hop, no wake-up, and answers in order. A prompt is looked up in the index before the lock is taken, and
+//! what follows from a decision is written there after it is released.
 //!
 //! Any event may place a request that waits. The waiters to notify are collected under the lock; they are notified, and
 //! the brain's other effects are applied, after it is released.
 
 mod waiters;
 
+use std::cell::RefCell;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
+use maitre_base::spin::spin;
 use maitre_base::{Instant, RequestId, WorkerId};
 use maitre_dispatch::observer::decision;
 use maitre_dispatch::peers::Outbox;
-use maitre_dispatch::{Arrival, Brain, BrainSettings, Effect, Event, Refusal};
+use maitre_dispatch::{
+    Arrival, Brain, BrainSettings, CacheIndex, Effect, Event, PromptChain, Refusal, Scratch,
+};
 use maitre_fleet::{HealthChange, HealthState};
 use maitre_net::worker_url::WorkerUrl;
 use parking_lot::{Mutex, MutexGuard, RwLock};
@@ -38,9 +43,15 @@ const TICK: Duration = Duration::from_millis(500);
 /// keep a core busy.
 const TICK_PAUSE: Duration = Duration::from_millis(1);
 
+thread_local! {
+    static SCRATCH: RefCell<Scratch> = RefCell::default();
+}
+
 pub(crate) struct SharedBrain {
     pub(crate) clock: Clock,
     locked: Mutex<Locked>,
+    /// The brain's, with a lock of its own.
+    cache: Arc<CacheIndex>,
     /// Requests that were recalled and have not noticed yet. Read without the lock, because there mostly are none.
     recalls: AtomicUsize,
     /// By worker number, as in the brain.
@@ -76,8 +87,8 @@ struct Locked {
 }
 
 impl Locked {
-    fn on(&mut self, now: Instant, event: Event<'_>) {
-        self.brain.on(now, event, &mut self.effects);
+    fn on(&mut self, now: Instant, event: Event<'_>, scratch: &mut Scratch) {
+        self.brain.decide(now, event, scratch, &mut self.effects);
         match event {
             Event::Finished { request, .. }
             | Event::Declined { request }
@@ -92,10 +103,12 @@ impl Locked {
 
 impl SharedBrain {
     pub(crate) fn new(clock: Clock, settings: BrainSettings, notify: Notifications) -> SharedBrain {
+        let brain = Brain::new(settings);
         SharedBrain {
             clock,
+            cache: brain.cache_index().clone(),
             locked: Mutex::new(Locked {
-                brain: Brain::new(settings),
+                brain,
                 effects: Vec::new(),
                 waiters: Waiters::default(),
                 tick_at: Instant::ZERO,
@@ -132,7 +145,8 @@ impl SharedBrain {
         // Both locks are held, so that no request is placed on a worker that has no link yet.
         let mut links = self.links.write();
         let mut locked = self.locked.lock();
-        locked.on(self.now(), Event::WorkerJoined { url: &link::url(worker, rank) });
+        let url = link::url(worker, rank);
+        SCRATCH.with_borrow_mut(|it| locked.on(self.now(), Event::WorkerJoined { url: &url }, it));
         let joined = locked.effects.iter().find_map(|it| match it {
             Effect::Watch { worker } => Some(*worker),
             _ => None,
@@ -156,7 +170,8 @@ impl SharedBrain {
         // one's link must not be removed here.
         let mut links = self.links.write();
         let mut locked = self.locked.lock();
-        locked.on(self.now(), Event::WorkerGone { worker: link.worker });
+        let gone = Event::WorkerGone { worker: link.worker };
+        SCRATCH.with_borrow_mut(|it| locked.on(self.now(), gone, it));
         if let Some(slot) = links.get_mut(link.worker.index()) {
             slot.take_if(|it| it.serial == link.serial);
         }
@@ -207,39 +222,56 @@ impl SharedBrain {
     pub(crate) fn on(&self, event: Event<'_>) -> Decision {
         #[cfg(test)]
         let Some(event) = crate::planted::bend(event) else { return Decision::Nothing };
-        let now = self.now();
-        let mut locked = self.locked.lock();
-        locked.on(now, event);
+        let locked = SCRATCH.with_borrow_mut(|scratch| {
+            if let Some(prompt) = prompt(&event) {
+                self.cache.look_up(prompt, &mut scratch.found);
+            }
+            let now = self.now();
+            let mut locked = self.lock();
+            locked.on(now, event, scratch);
+            locked
+        });
+        self.decided(locked, asks(&event))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Locked> {
+        spin(|| self.locked.try_lock()).unwrap_or_else(|| self.locked.lock())
+    }
+
+    /// Applies what came of an event.
+    fn decided(&self, mut locked: MutexGuard<'_, Locked>, own: Option<RequestId>) -> Decision {
         self.changed.notify_waiters();
-        let own = asks(&event);
-        match locked.effects.as_slice() {
+        let decision = match locked.effects.as_slice() {
             // The common case: nothing but the decision, and nothing to do after unlocking.
             [Effect::Place(placement)] if own == Some(placement.request) && locked.waiters.recalls() == 0 => {
                 let placement = *placement;
                 locked.effects.clear();
-                self.announce(&mut locked);
                 Decision::Placed(placement)
             }
-            [] if locked.waiters.recalls() == 0 => {
-                self.announce(&mut locked);
-                Decision::Nothing
-            }
-            _ => self.apply(locked, own),
-        }
+            [] if locked.waiters.recalls() == 0 => Decision::Nothing,
+            _ => return self.apply(locked, own),
+        };
+        self.announce(&mut locked);
+        drop(locked);
+        self.cache.write();
+        decision
     }
 
     /// Applies several events under one lock, none of which asks for a decision. Returns how many there were.
     pub(crate) fn on_all<'a>(&self, events: impl Iterator<Item = Event<'a>>) -> usize {
         let now = self.now();
-        let mut locked = self.locked.lock();
+        let mut locked = self.lock();
         let mut count = 0;
-        for event in events {
-            locked.on(now, event);
-            count += 1;
-        }
+        SCRATCH.with_borrow_mut(|scratch| {
+            for event in events {
+                locked.on(now, event, scratch);
+                count += 1;
+            }
+        });
         if locked.effects.is_empty() {
             self.announce(&mut locked);
             drop(locked);
+            self.cache.write();
         } else {
             self.apply(locked, None);
         }
@@ -349,6 +381,7 @@ impl SharedBrain {
         self.recalls.store(locked.waiters.recalls(), Ordering::Release);
         self.announce(locked);
         drop(guard);
+        self.cache.write();
         #[cfg(test)]
         let decided_others = crate::planted::keep_woken(decided_others);
         for (sender, decided) in decided_others {
@@ -392,6 +425,14 @@ impl SharedBrain {
             }
             _ => info!(%worker, from, to, "worker healthy"),
         }
+    }
+}
+
+/// The prompt that an event brings.
+fn prompt<'a>(event: &Event<'a>) -> Option<&'a PromptChain> {
+    match event {
+        Event::Arrived(arrival) => arrival.prompt,
+        _ => None,
     }
 }
 

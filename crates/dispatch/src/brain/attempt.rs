@@ -121,23 +121,23 @@ impl Parts {
         let Preference { worker, why, promise, is_kept, wait_seconds } = preference;
         let is_counted = self.is_prompt_counted(request);
         let prompt = request.prompt.as_ref().filter(|_| is_counted);
-        let predicted_blocks = prompt.and_then(|it| self.cache.placed(now, worker, it));
+        let prediction = prompt.map(|it| self.cache.placed(now, worker, it));
         if let (Some(in_use), Some(prompt)) = (&mut self.placer.in_use, prompt) {
             in_use.begin(worker, prompt);
         }
         let expected = Duration::try_from_secs_f64(wait_seconds).unwrap_or_default();
         let patience = RESERVED_MIN.max(expected.saturating_mul(3));
         let reservation =
-            Reservation { worker, why, promise, is_kept, since: now, patience, predicted_blocks, is_counted };
+            Reservation { worker, why, promise, is_kept, since: now, patience, prediction, is_counted };
         self.scheduler.reserve(request, reservation);
     }
 
     fn release_reservation(&mut self, request: &mut PendingRequest) {
         let Some(reservation) = self.scheduler.release_reservation(request) else { return };
-        let Reservation { worker, predicted_blocks, is_counted, .. } = reservation;
+        let Reservation { worker, prediction, is_counted, .. } = reservation;
         let Some(prompt) = &request.prompt else { return };
-        if let Some(predicted_blocks) = predicted_blocks {
-            self.cache.failed(worker, prompt, predicted_blocks);
+        if let Some(prediction) = &prediction {
+            self.cache.failed(worker, prompt, prediction);
         }
         if let (Some(in_use), true) = (&mut self.placer.in_use, is_counted) {
             in_use.end(worker, prompt);
@@ -192,7 +192,7 @@ impl Parts {
         let ahead = (snapshot.wait_seconds / snapshot.prefill.slope) as u64;
         let is_counted = self.is_prompt_counted(request);
         let prompt = request.prompt.as_ref().filter(|_| is_counted);
-        let predicted_blocks = prompt.and_then(|it| self.cache.placed(now, worker, it));
+        let prediction = prompt.map(|it| self.cache.placed(now, worker, it));
         if let (Some(in_use), Some(prompt)) = (&mut self.placer.in_use, prompt) {
             in_use.begin(worker, prompt);
         }
@@ -217,7 +217,7 @@ impl Parts {
             placed_at: now,
             prefill_ahead: ahead.saturating_add(promise.prefill.0),
             prefill: promise.prefill,
-            predicted_blocks,
+            prediction,
             adapter,
             others: snapshot.promised.requests,
             first_token: None,
@@ -263,10 +263,10 @@ impl Parts {
         let mut attempt = request.take_attempt()?;
         self.scheduler.prefill_ended(request.class, &mut attempt);
         let worker = attempt.worker;
-        if let (Some(prompt), Some(predicted_blocks), false) =
-            (&request.prompt, attempt.predicted_blocks, attempt.promise.prefilled)
+        if let (Some(prompt), Some(prediction), false) =
+            (&request.prompt, &attempt.prediction, attempt.promise.prefilled)
         {
-            self.cache.failed(worker, prompt, predicted_blocks);
+            self.cache.failed(worker, prompt, prediction);
         }
         if let (Some(in_use), Some(prompt), true) =
             (&mut self.placer.in_use, &request.prompt, attempt.is_counted)
@@ -312,8 +312,8 @@ impl Parts {
         let RequestState::Placed(attempt) = &mut request.state else { return false };
         self.fleet.prefilled(now, worker, &mut attempt.promise);
         self.scheduler.prefill_ended(class, attempt);
-        if let (Some(prompt), Some(predicted_blocks)) = (&request.prompt, attempt.predicted_blocks) {
-            self.cache.prefilled(now, worker, prompt, predicted_blocks);
+        if let (Some(prompt), Some(prediction)) = (&request.prompt, &attempt.prediction) {
+            self.cache.prefilled(now, worker, prompt, prediction);
         }
         self.observer.on(Fact::PromiseChanged { worker });
         // A response in one piece tells when it ended, not when it began.

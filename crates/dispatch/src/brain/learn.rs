@@ -75,14 +75,13 @@ impl Parts {
 
     /// What a finished response says about the worker's cache.
     fn learn_cached(&mut self, request: &PendingRequest, attempt: &Attempt, counted: Option<Counted>) {
-        let (Some(prompt), Some(predicted_blocks), Some(counted)) =
-            (&request.prompt, attempt.predicted_blocks, counted)
+        let (Some(prompt), Some(prediction), Some(counted)) = (&request.prompt, &attempt.prediction, counted)
         else {
             return;
         };
         if let (Some(all @ 1..), Some(cached)) = (counted.prompt, counted.cached) {
             let part = (cached as f64 / all as f64).min(1.0);
-            self.cache.counted(attempt.worker, prompt, predicted_blocks, part);
+            self.cache.counted(attempt.worker, prompt, prediction, part);
         }
     }
 

@@ -291,7 +291,7 @@ mod tests {
         fleet.remove(now, old);
         dirty.leave(key);
         let outbox = taken(&mut dirty, &fleet);
-        assert_eq!(outbox.gone, []);
+        assert!(outbox.gone.is_empty());
         assert_eq!(requests(outbox), [(key, 1)]);
     }
 }

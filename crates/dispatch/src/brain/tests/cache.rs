@@ -13,6 +13,7 @@ use maitre_policy::Why;
 mod adapter;
 mod pace;
 mod rules;
+mod threads;
 
 /// The first-token time that the default rates expect of 1,600 tokens, so that responses teach nothing by chance.
 const FIRST_TOKEN: Duration = Duration::from_millis(100);

@@ -171,7 +171,7 @@ impl World {
             .brain
             .pending
             .values()
-            .filter_map(|it| it.waiting()?.reservation)
+            .filter_map(|it| it.waiting()?.reservation.as_ref())
             .map(|it| it.worker)
             .collect();
         let is_named = |it: &WorkerId| reserved.contains(it) || self.met.values().any(|met| met.contains(it));

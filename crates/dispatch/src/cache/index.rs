@@ -1,0 +1,370 @@
+//! The index behind a lock of its own, so that threads look prompts up at the same time, and none of them while it holds the
+//! lock that decides.
+//!
+//! What follows from a decision is written later: `defer` queues a write, in the order of the decisions, and `write` does
+//! what is queued. A look-up may miss what is being written at the same moment, as if the two requests had arrived the
+//! other way round.
+
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
+use std::sync::{Arc, OnceLock};
+
+use maitre_base::spin::spin;
+use maitre_base::{Instant, Tokens, WorkerId};
+use maitre_index::prefix::Unit;
+use maitre_index::{Chain, Holding, Holdings, Index, IndexSettings, Numbers, PredictedBlocks, PrefixHash};
+use parking_lot::{Mutex, RwLock, RwLockWriteGuard};
+
+use super::{BLOCK_TOKENS, BLOCK_WORDS, PromptChain};
+
+/// The index of one brain.
+#[derive(Debug)]
+pub struct CacheIndex {
+    indexes: RwLock<Indexes>,
+    /// Not yet done, the oldest first.
+    deferred: Mutex<Vec<Write>>,
+}
+
+/// What the lock protects.
+#[derive(Debug)]
+pub(super) struct Indexes {
+    pub(super) tokens: Index,
+    /// Prompts that were read as words. KV events never concern them, so fresh events must not remove them.
+    pub(super) words: Index,
+    /// By worker id.
+    workers: Vec<Option<Arc<WorkerCache>>>,
+    /// The block sizes that occur, each once.
+    sizes: Vec<u32>,
+    /// Scratch.
+    links: Vec<PrefixHash>,
+}
+
+/// What decisions read of a worker's cache without the lock.
+#[derive(Debug)]
+pub(super) struct WorkerCache {
+    /// Tokens in one of its blocks.
+    block: AtomicU32,
+    /// Tokens it holds in all, as of the last write about it.
+    holds: AtomicU64,
+    /// Whether its engine has reported blocks without a known position.
+    has_parked: AtomicBool,
+}
+
+impl Default for WorkerCache {
+    fn default() -> WorkerCache {
+        WorkerCache {
+            block: AtomicU32::new(BLOCK_TOKENS),
+            holds: AtomicU64::new(0),
+            has_parked: AtomicBool::new(false),
+        }
+    }
+}
+
+impl WorkerCache {
+    pub(super) fn block(&self) -> u32 {
+        self.block.load(Relaxed)
+    }
+
+    pub(super) fn holds(&self) -> Tokens {
+        Tokens(self.holds.load(Relaxed))
+    }
+
+    pub(super) fn has_parked(&self) -> bool {
+        self.has_parked.load(Relaxed)
+    }
+
+    /// Units in a block, where this worker's prompts are counted in them.
+    pub(super) fn block_in(&self, unit: Unit) -> u32 {
+        match unit {
+            Unit::Tokens => self.block(),
+            Unit::Words => BLOCK_WORDS,
+        }
+    }
+}
+
+/// What a placed prompt is expected to leave in the cache of its worker. Empty until it is written.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Prediction(Arc<OnceLock<PredictedBlocks>>);
+
+impl Prediction {
+    pub(super) fn written(&self) -> Option<PredictedBlocks> {
+        self.0.get().copied()
+    }
+}
+
+/// Something that a decision or a response says about a prompt at a worker.
+#[derive(Debug)]
+pub(super) struct Write {
+    pub(super) worker: WorkerId,
+    pub(super) prompt: PromptChain,
+    pub(super) event: PromptEvent,
+}
+
+#[derive(Debug)]
+pub(super) enum PromptEvent {
+    /// The prompt was sent there.
+    Placed(Instant, Prediction),
+    /// Its first token came.
+    Prefilled(Instant, Prediction),
+    /// The attempt ended before that.
+    Failed(Prediction),
+    /// The engine counted this part of it as cached.
+    Counted(Prediction, f64),
+    /// Its blocks may have been reported after its first token.
+    Adopted,
+}
+
+/// What each worker holds of one prompt, in blocks.
+#[derive(Debug, Default)]
+pub struct Found {
+    /// The prompt; none once the result was used.
+    chain: Option<Arc<[PrefixHash]>>,
+    /// By block size. Only the first `count` are of this look-up; the others keep their memory.
+    by_size: Vec<(u32, Holdings)>,
+    count: usize,
+    links: Vec<PrefixHash>,
+}
+
+impl Found {
+    /// Whether this is about the prompt. A result is used once: after it, everything may have changed.
+    pub(super) fn take(&mut self, prompt: &PromptChain) -> bool {
+        self.chain.take().is_some_and(|it| Arc::ptr_eq(&it, &prompt.chain))
+    }
+
+    /// The next look-up is a new one.
+    pub(super) fn forget(&mut self) {
+        self.chain = None;
+    }
+
+    pub(super) fn of(&self, worker: WorkerId, size: u32) -> Holding {
+        let found = self.by_size[..self.count].iter().find(|it| it.0 == size);
+        found.map_or(Holding::default(), |it| it.1.of(worker))
+    }
+}
+
+impl CacheIndex {
+    pub(super) fn new(settings: IndexSettings) -> CacheIndex {
+        // Where prompts are read as tokens at all, most of them are.
+        let words = IndexSettings { budget_bytes: settings.budget_bytes / 4, seed: !settings.seed };
+        let tokens = IndexSettings { budget_bytes: settings.budget_bytes - words.budget_bytes, ..settings };
+        let indexes = Indexes {
+            tokens: Index::new(tokens),
+            words: Index::new(words),
+            workers: Vec::new(),
+            sizes: Vec::new(),
+            links: Vec::new(),
+        };
+        CacheIndex { indexes: RwLock::new(indexes), deferred: Mutex::default() }
+    }
+
+    /// Finds what workers hold of the prompt, for `Brain::decide`.
+    pub fn look_up(&self, prompt: &PromptChain, found: &mut Found) {
+        self.indexes.read().find(prompt, found, Index::look_up);
+    }
+
+    /// Does what decisions have left to be written.
+    pub fn write(&self) {
+        if !self.deferred.lock().is_empty() {
+            drop(self.indexes());
+        }
+    }
+
+    /// Does what is deferred, and then reads.
+    pub(super) fn find(
+        &self,
+        prompt: &PromptChain,
+        found: &mut Found,
+        look: fn(&Index, Chain<'_>, &mut Holdings),
+    ) {
+        self.write();
+        self.indexes.read().find(prompt, found, look);
+    }
+
+    pub(super) fn defer(&self, write: Write) {
+        self.deferred.lock().push(write);
+    }
+
+    /// The indexes, with everything written that was deferred.
+    pub(super) fn indexes(&self) -> RwLockWriteGuard<'_, Indexes> {
+        let mut indexes = spin(|| self.indexes.try_write()).unwrap_or_else(|| self.indexes.write());
+        let mut deferred = std::mem::take(&mut *self.deferred.lock());
+        deferred.drain(..).for_each(|it| indexes.apply(&it));
+        let mut queue = self.deferred.lock();
+        if queue.capacity() == 0 {
+            // Its memory is used again.
+            *queue = deferred;
+        }
+        drop(queue);
+        indexes
+    }
+
+    pub(super) fn read<T>(&self, read: impl FnOnce(&Indexes) -> T) -> T {
+        read(&self.indexes.read())
+    }
+}
+
+impl Indexes {
+    pub(super) fn join(&mut self, worker: WorkerId) -> Arc<WorkerCache> {
+        let places = self.workers.len().max(worker.index() + 1);
+        self.workers.resize(places, None);
+        let cache: Arc<WorkerCache> = Arc::default();
+        self.workers[worker.index()] = Some(cache.clone());
+        self.tokens.join(worker);
+        self.words.join(worker);
+        self.count_sizes();
+        cache
+    }
+
+    pub(super) fn leave(&mut self, worker: WorkerId) {
+        self.tokens.leave(worker);
+        self.words.leave(worker);
+        if let Some(place) = self.workers.get_mut(worker.index()) {
+            *place = None;
+        }
+        self.count_sizes();
+    }
+
+    fn worker(&self, worker: WorkerId) -> Option<&WorkerCache> {
+        self.workers.get(worker.index())?.as_deref()
+    }
+
+    pub(super) fn set_block(&mut self, worker: WorkerId, block: u32) {
+        if let Some(cache) = self.worker(worker).filter(|it| it.block() != block) {
+            cache.block.store(block, Relaxed);
+            self.count_sizes();
+        }
+    }
+
+    fn count_sizes(&mut self) {
+        self.sizes.clear();
+        self.sizes.extend(self.workers.iter().flatten().map(|it| it.block()));
+        self.sizes.sort_unstable();
+        self.sizes.dedup();
+    }
+
+    pub(super) fn numbers(&self, worker: WorkerId) -> Option<Numbers> {
+        let (tokens, words) = (self.tokens.numbers(worker)?, self.words.numbers(worker)?);
+        let block = u64::from(self.worker(worker)?.block());
+        let in_its_blocks = |words: u32| (u64::from(words) * u64::from(BLOCK_WORDS) / block) as u32;
+        Some(Numbers {
+            predicted_blocks: tokens.predicted_blocks + in_its_blocks(words.predicted_blocks),
+            near_blocks: tokens.near_blocks + in_its_blocks(words.near_blocks),
+            dropped: tokens.dropped + words.dropped,
+            evicted: tokens.evicted + words.evicted,
+            ..tokens
+        })
+    }
+
+    /// Updates how much the worker holds in all. Every decision reads that for every worker; asking the index each time was
+    /// a tenth of a decision among a thousand workers. What the index drops of other workers for want of room shows at the
+    /// next tick.
+    pub(super) fn count(&self, worker: WorkerId) {
+        let numbers = self.numbers(worker);
+        if let Some(cache) = self.worker(worker) {
+            let tokens = numbers.map_or(0, |it| u64::from(it.near_blocks) * u64::from(cache.block()));
+            cache.holds.store(tokens, Relaxed);
+            cache.has_parked.store(numbers.is_some_and(|it| it.parked_blocks > 0), Relaxed);
+        }
+    }
+
+    pub(super) fn count_all(&self) {
+        (0..self.workers.len()).for_each(|it| self.count(WorkerId(it as u32)));
+    }
+
+    fn find(&self, prompt: &PromptChain, found: &mut Found, look: fn(&Index, Chain<'_>, &mut Holdings)) {
+        let (index, sizes) = match prompt.unit {
+            Unit::Tokens => (&self.tokens, self.sizes.as_slice()),
+            Unit::Words => (&self.words, [BLOCK_WORDS].as_slice()),
+        };
+        found.chain = Some(prompt.chain.clone());
+        found.by_size.resize_with(found.by_size.len().max(sizes.len()), Default::default);
+        found.count = 0;
+        for &size in sizes {
+            let Some(chain) = chain(prompt, size, &mut found.links) else { continue };
+            let (of, holdings) = &mut found.by_size[found.count];
+            *of = size;
+            look(index, chain, holdings);
+            found.count += 1;
+        }
+    }
+
+    /// How many blocks of the prompt, of what size, the worker holds without what only this prediction says.
+    pub(super) fn held_without(
+        &mut self,
+        worker: WorkerId,
+        prompt: &PromptChain,
+        prediction: PredictedBlocks,
+    ) -> Option<(u32, u32)> {
+        let size = self.worker(worker)?.block_in(prompt.unit);
+        let chain = chain(prompt, size, &mut self.links)?;
+        let index = of(prompt.unit, &mut self.tokens, &mut self.words);
+        Some((index.held_without(worker, chain, prediction), size))
+    }
+
+    fn apply(&mut self, write: &Write) {
+        let Write { worker, prompt, event } = write;
+        let Some(size) = self.worker(*worker).map(|it| it.block_in(prompt.unit)) else { return };
+        let Some(chain) = chain(prompt, size, &mut self.links) else { return };
+        let index = of(prompt.unit, &mut self.tokens, &mut self.words);
+        match event {
+            PromptEvent::Placed(now, prediction) => {
+                let _ = prediction.0.set(index.predict(*now, *worker, chain));
+            }
+            PromptEvent::Prefilled(now, prediction) => {
+                if let Some(predicted) = prediction.written() {
+                    index.prefilled(*now, *worker, chain, predicted);
+                }
+            }
+            PromptEvent::Failed(prediction) => {
+                if let Some(predicted) = prediction.written() {
+                    index.forget(*worker, chain, predicted);
+                }
+            }
+            PromptEvent::Counted(prediction, part) => {
+                if let Some(predicted) = prediction.written() {
+                    let found = found_blocks(prompt, size, predicted, *part);
+                    index.correct(*worker, chain, predicted, found);
+                }
+            }
+            PromptEvent::Adopted => {}
+        }
+        // The engine has computed the prompt: places blocks that it reported without a known position.
+        if matches!(event, PromptEvent::Prefilled(..) | PromptEvent::Adopted) && prompt.unit == Unit::Tokens {
+            self.tokens.adopt(*worker, chain);
+        }
+        self.count(*worker);
+    }
+}
+
+/// How many blocks the engine has found in its cache, if it counted this part of the prompt as cached.
+fn found_blocks(prompt: &PromptChain, size: u32, predicted: PredictedBlocks, part: f64) -> u32 {
+    let found = (part * prompt.units as f64 / f64::from(size)).round() as u32;
+    match prompt.unit {
+        // Code has twice the tokens of prose in as many bytes, so a part of the tokens is only roughly the same part of the
+        // words. Without this, a cached half that was prose passed for a miss, and a miss removes everything older.
+        Unit::Words if (predicted.from / 2..=predicted.from * 2).contains(&found) => predicted.from,
+        Unit::Words | Unit::Tokens => found,
+    }
+}
+
+/// The index for prompts in this unit.
+fn of<'a>(unit: Unit, tokens: &'a mut Index, words: &'a mut Index) -> &'a mut Index {
+    match unit {
+        Unit::Tokens => tokens,
+        Unit::Words => words,
+    }
+}
+
+/// The prompt in blocks of `size`; none if its own blocks do not divide that.
+fn chain<'a>(prompt: &'a PromptChain, size: u32, scratch: &'a mut Vec<PrefixHash>) -> Option<Chain<'a>> {
+    if size == prompt.block {
+        return Some(Chain { block_tokens: size, prefixes: &prompt.chain });
+    }
+    if prompt.block == 0 || !size.is_multiple_of(prompt.block) {
+        return None;
+    }
+    let step = (size / prompt.block) as usize;
+    scratch.clear();
+    scratch.extend(prompt.chain.iter().skip(step - 1).step_by(step));
+    Some(Chain { block_tokens: size, prefixes: scratch })
+}
