@@ -13,6 +13,7 @@
 //! serde_json's `Value` does not: `NaN`, `Infinity`, `-Infinity`, numbers beyond an f64, and lone surrogates
 //! (read as U+FFFD). Nesting is bounded by `MAX_DEPTH`, without recursion.
 
+pub(crate) mod edit;
 #[cfg(test)]
 mod tests;
 
@@ -496,6 +497,6 @@ fn has_control(text: &str) -> bool {
     is_control(text.bytes().fold(u8::MAX, u8::min))
 }
 
-const fn is_control(byte: u8) -> bool {
+pub(crate) const fn is_control(byte: u8) -> bool {
     byte < 0x20
 }

@@ -2,7 +2,7 @@
 //!
 //! `openai` names the API family: chat, completions and responses, and the similar APIs of Anthropic and
 //! SGLang, which differ mostly in field names. The body goes to the worker unchanged, except for two fields
-//! that an operator may request (`priority.rs`, `salt.rs`). This module is strict about the fields we act on
+//! that an operator may request (`priority.rs`, `salt.rs`) and for what moves a KV cache (`legs`). This module is strict about the fields we act on
 //! (`model`, `stream`, `max_tokens`, `priority`, the prompt), each of which may appear once. It ignores hints of an
 //! unexpected type (a batch of `lora_path`s, a numeric `user`) and every other field but those that steer
 //! engines: of these it names the first, and the caller decides whether the client may send it.
@@ -23,6 +23,7 @@ mod tests;
 
 use std::borrow::Cow;
 
+use crate::json::edit::{Change, edit};
 use crate::json::{Cursor, Fault, Shape, place};
 use crate::openai::fields::BodyFields;
 pub use crate::openai::part::Part;
@@ -89,13 +90,22 @@ pub struct Template<'a> {
 
 /// Reads the body of a request.
 pub fn parse(route: Route, body: &[u8]) -> Result<Request<'_>, BadRequest> {
-    let text = simdutf8::compat::from_utf8(body)
-        .map_err(|error| BadRequest::NotUtf8 { offset: error.valid_up_to() })?;
+    let text = text(body)?;
     let fields = scan(text).map_err(|fault| not_json(text, fault))?;
     match fields {
         Ok(fields) => fields.read(route),
         Err(shape) => Err(BadRequest::NotObject { found: shape.name() }),
     }
+}
+
+/// The body with members changed; all else stays byte for byte.
+pub(crate) fn edited(body: &[u8], changes: &[Change<'_>]) -> Result<Vec<u8>, BadRequest> {
+    let text = text(body)?;
+    edit(text, changes).map(String::into_bytes).map_err(|fault| not_json(text, fault))
+}
+
+pub(crate) fn text(body: &[u8]) -> Result<&str, BadRequest> {
+    simdutf8::compat::from_utf8(body).map_err(|error| BadRequest::NotUtf8 { offset: error.valid_up_to() })
 }
 
 /// The raw fields of the body, or the type of a body that is not an object.
@@ -112,7 +122,7 @@ fn scan(text: &str) -> Result<Result<BodyFields<'_>, Shape>, Fault> {
     Ok(Ok(fields))
 }
 
-fn not_json(text: &str, fault: Fault) -> BadRequest {
+pub(crate) fn not_json(text: &str, fault: Fault) -> BadRequest {
     match fault {
         Fault::TooDeep { offset } => BadRequest::TooDeep { offset },
         Fault::Expected { what, offset } => {

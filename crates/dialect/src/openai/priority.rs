@@ -1,62 +1,14 @@
-//! Writes the priority of a request into its body. Together with `salt.rs` this is the only code that changes
-//! a body.
-//!
-//! Everything else in the body stays as the client wrote it, byte for byte. So the text is not parsed and
-//! rewritten; a number is inserted into it.
+//! Writes the priority of a request into its body. Everything else stays as the client wrote it, byte for byte.
 
 use std::borrow::Cow;
-use std::ops::Range;
 
-use crate::json::{Cursor, Fault};
+use crate::json::edit::set;
+use crate::openai::edited;
 
-/// The body with a top-level `"priority": number`. A value from the client is replaced; of several the last, but a
-/// body with several is refused when it is parsed. A body that is not an object is returned unchanged.
+/// The body with a top-level `"priority": number`, in place of any value from the client. A body that is not an object is
+/// returned unchanged.
 pub fn with_priority(body: &[u8], number: i64) -> Cow<'_, [u8]> {
-    let Ok(text) = simdutf8::basic::from_utf8(body) else { return Cow::Borrowed(body) };
-    let Ok(gap) = gap(text) else { return Cow::Borrowed(body) };
-    let (place, value) = match gap {
-        Gap::Value(place) => (place, format!("{number}")),
-        Gap::First(at) => (at..at, format!(r#""priority":{number},"#)),
-        Gap::Only(at) => (at..at, format!(r#""priority":{number}"#)),
-    };
-    let mut changed = Vec::with_capacity(body.len() + value.len());
-    changed.extend_from_slice(&body[..place.start]);
-    changed.extend_from_slice(value.as_bytes());
-    changed.extend_from_slice(&body[place.end..]);
-    Cow::Owned(changed)
-}
-
-/// Where the number goes.
-enum Gap {
-    /// In place of this value.
-    Value(Range<usize>),
-    /// Before all other members.
-    First(usize),
-    /// Into an empty object.
-    Only(usize),
-}
-
-fn gap(text: &str) -> Result<Gap, Fault> {
-    let mut cursor = Cursor::new(text);
-    let (mut is_empty, mut value) = (true, None);
-    cursor.members(|key, raw| {
-        is_empty = false;
-        if key == "priority" {
-            value = Some(raw.text);
-        }
-    })?;
-    cursor.end()?;
-    // Just after the brace, which only whitespace can precede.
-    let start = 1 + text.len() - text.trim_ascii_start().len();
-    Ok(match value {
-        // A value is a slice of the text, so its offset from the beginning is its position.
-        Some(value) => {
-            let at = value.as_ptr().addr() - text.as_ptr().addr();
-            Gap::Value(at..at + value.len())
-        }
-        None if is_empty => Gap::Only(start),
-        None => Gap::First(start),
-    })
+    edited(body, &[set("priority", &number)]).map_or(Cow::Borrowed(body), Cow::Owned)
 }
 
 #[cfg(test)]
@@ -84,11 +36,11 @@ mod tests {
     }
 
     #[test]
-    fn the_clients_last_value_is_replaced() {
+    fn the_clients_value_is_replaced() {
         check(r#"{"priority" : 7 , "a":1}"#, r#"{"priority" : -2 , "a":1}"#);
         check(r#"{"priority":"batch"}"#, r#"{"priority":-2}"#);
         check(r#"{"priority":{"a":[1]},"b":2}"#, r#"{"priority":-2,"b":2}"#);
-        check(r#"{"priority":1,"a":2,"priority":3}"#, r#"{"priority":1,"a":2,"priority":-2}"#);
+        check(r#"{"priority":1,"a":2,"priority":3}"#, r#"{"priority":-2,"a":2}"#);
         check(r#"{"prior\u0069ty":null}"#, r#"{"prior\u0069ty":-2}"#);
     }
 

@@ -1,15 +1,14 @@
-//! Replaces the client's cache salt with ours. Together with `priority.rs` this is the only code that changes
-//! a body.
+//! Replaces the client's cache salt with ours.
 //!
 //! A salt separates caches. A client that chooses its own salt can share the cache of another tenant whose
 //! salt it knows or guesses, and then learn from response times what that tenant has asked before. Where the
-//! operator wants tenants separated, the router therefore sets the salt. As in `priority.rs`, everything else
-//! stays as the client wrote it, byte for byte.
+//! operator wants tenants separated, the router therefore sets the salt. Everything else stays as the client wrote it,
+//! byte for byte.
 
 use std::borrow::Cow;
-use std::ops::Range;
 
-use crate::json::{Cursor, Fault};
+use crate::json::edit::{Quoted, replace, set};
+use crate::openai::edited;
 
 /// The engines' names for the field. SGLang joins the values of both.
 const NAMES: [&str; 2] = ["cache_salt", "extra_key"];
@@ -19,52 +18,9 @@ const NAMES: [&str; 2] = ["cache_salt", "extra_key"];
 /// not an object is returned unchanged.
 pub fn with_salt<'a>(body: &'a [u8], field: &str, salt: &str) -> Cow<'a, [u8]> {
     debug_assert!(NAMES.contains(&field), "no engine has a salt called {field}");
-    let Ok(text) = simdutf8::basic::from_utf8(body) else { return Cow::Borrowed(body) };
-    let Ok(found) = find(text, field) else { return Cow::Borrowed(body) };
-    let salt = serde_json::Value::from(salt).to_string();
-    let mut changed = Vec::with_capacity(body.len() + field.len() + salt.len() + 4);
-    // Just after the brace, which only whitespace can precede.
-    let mut at = 1 + text.len() - text.trim_ascii_start().len();
-    changed.extend_from_slice(&body[..at]);
-    if !found.places.iter().any(|it| it.is_ours) {
-        let comma = if found.is_empty { "" } else { "," };
-        changed.extend_from_slice(format!("\"{field}\":{salt}{comma}").as_bytes());
-    }
-    for SaltPosition { range, is_ours } in found.places {
-        changed.extend_from_slice(&body[at..range.start]);
-        changed.extend_from_slice(if is_ours { salt.as_bytes() } else { b"null" });
-        at = range.end;
-    }
-    changed.extend_from_slice(&body[at..]);
-    Cow::Owned(changed)
-}
-
-struct Found {
-    is_empty: bool,
-    /// In the order of the text.
-    places: Vec<SaltPosition>,
-}
-
-/// A salt that the client wrote.
-struct SaltPosition {
-    range: Range<usize>,
-    /// Under the name that we use for ours.
-    is_ours: bool,
-}
-
-fn find(text: &str, field: &str) -> Result<Found, Fault> {
-    let mut cursor = Cursor::new(text);
-    let mut found = Found { is_empty: true, places: Vec::new() };
-    cursor.members(|key, raw| {
-        found.is_empty = false;
-        if NAMES.contains(&&*key) {
-            // A value is a slice of the text, so its offset from the beginning is its position.
-            let at = raw.text.as_ptr().addr() - text.as_ptr().addr();
-            found.places.push(SaltPosition { range: at..at + raw.text.len(), is_ours: key == field });
-        }
-    })?;
-    cursor.end()?;
-    Ok(found)
+    let other = if field == NAMES[0] { NAMES[1] } else { NAMES[0] };
+    edited(body, &[set(field, &Quoted(salt)), replace(other, &"null")])
+        .map_or(Cow::Borrowed(body), Cow::Owned)
 }
 
 #[cfg(test)]
@@ -93,7 +49,7 @@ mod tests {
         check(r#"{"cache_salt" : "x" , "a":1}"#, r#"{"cache_salt" : "s" , "a":1}"#);
         check(r#"{"cache_salt":null}"#, r#"{"cache_salt":"s"}"#);
         // Engines differ in which of several values counts.
-        check(r#"{"cache_salt":"x","a":2,"cache_salt":[3]}"#, r#"{"cache_salt":"s","a":2,"cache_salt":"s"}"#);
+        check(r#"{"cache_salt":"x","a":2,"cache_salt":[3]}"#, r#"{"cache_salt":"s","a":2}"#);
         check(r#"{"extra_key":"x","a":2}"#, r#"{"cache_salt":"s","extra_key":null,"a":2}"#);
         check(r#"{"cache_salt":"x","extra_key":"y"}"#, r#"{"cache_salt":"s","extra_key":null}"#);
         check(r#"{"cache\u005fsalt":"x"}"#, r#"{"cache\u005fsalt":"s"}"#);
