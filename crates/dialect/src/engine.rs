@@ -46,6 +46,27 @@ pub struct Adapters {
     pub waiting: Vec<String>,
 }
 
+/// Which legs of a request an engine serves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum LegRole {
+    Both,
+    Prefill,
+    Decode,
+}
+
+/// An engine's part in prefill/decode disaggregation, as it reports it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Disaggregation {
+    pub role: LegRole,
+    /// Where decode workers meet this one, if it prefills.
+    pub bootstrap_port: Option<u16>,
+    pub dp_size: u32,
+    /// Whether the room of a request chooses its rank (`legs::sglang`).
+    pub follows_room: bool,
+    /// Whether prompts that it has served before are faster. SGLang's decode workers cache none by default.
+    pub caches_prefixes: bool,
+}
+
 #[derive(Debug, thiserror::Error)]
 pub enum Unreadable {
     #[error("read the load of {kind}: none of the {samples} samples is of its own")]
@@ -166,7 +187,16 @@ pub fn parse_metrics(kind: EngineKind, only: Option<u32>, body: &[u8]) -> Result
     }
 }
 
-/// Reads from the same body which adapters have work, if the engine reports it.
+/// Reads the part in disaggregation from the body of `/server_info`. None for brands that do not report it: their roles come
+/// from settings or labels.
+pub fn disaggregation(kind: EngineKind, body: &[u8]) -> Result<Option<Disaggregation>, Unreadable> {
+    match kind {
+        EngineKind::Sglang => sglang::disaggregation(body).map(Some),
+        EngineKind::Vllm | EngineKind::TensorRt | EngineKind::LlamaCpp | EngineKind::Generic => Ok(None),
+    }
+}
+
+/// Reads which adapters have work from the body of one of `metrics_paths`, if the engine reports it.
 pub fn adapters(kind: EngineKind, body: &[u8]) -> Option<Adapters> {
     match kind {
         EngineKind::Vllm => vllm::adapters(body),

@@ -3,12 +3,14 @@
 //! Every scheduler process reports. A rank may therefore appear once per tensor-parallel process, and with
 //! priorities enabled once per class beside the total. Within a `dp_rank` the largest value counts.
 
+use std::borrow::Cow;
+
 use serde::Deserialize;
 
 use maitre_base::EngineLoad;
 
-use crate::engine::Unreadable;
 use crate::engine::ranks::Gauges;
+use crate::engine::{Disaggregation, LegRole, Unreadable};
 
 pub(crate) fn load(only: Option<u32>, scrape: &[u8]) -> Result<EngineLoad, Unreadable> {
     Gauges::read("sglang", only, scrape, |gauges, sample| {
@@ -51,6 +53,40 @@ pub(crate) fn load_of_json(only: Option<u32>, body: &[u8]) -> Result<EngineLoad,
         }
     }
     Ok(gauges.load(only))
+}
+
+/// From `/server_info`, which lists everything the engine was started with.
+pub(crate) fn disaggregation(body: &[u8]) -> Result<Disaggregation, Unreadable> {
+    let info: DisaggregationInfo<'_> =
+        serde_json::from_slice(body).map_err(|source| Unreadable::Json { kind: "sglang", source })?;
+    let role = match info.disaggregation_mode.as_deref() {
+        Some("prefill") => LegRole::Prefill,
+        Some("decode") => LegRole::Decode,
+        // The word "null".
+        _ => LegRole::Both,
+    };
+    Ok(Disaggregation {
+        role,
+        bootstrap_port: info.disaggregation_bootstrap_port.filter(|it| *it != 0),
+        dp_size: info.dp_size.unwrap_or(1).max(1),
+        follows_room: matches!(
+            info.load_balance_method.as_deref(),
+            None | Some("auto" | "follow_bootstrap_room")
+        ),
+        caches_prefixes: role != LegRole::Decode
+            || info.disaggregation_decode_enable_radix_cache == Some(true),
+    })
+}
+
+#[derive(Deserialize)]
+struct DisaggregationInfo<'a> {
+    #[serde(borrow)]
+    disaggregation_mode: Option<Cow<'a, str>>,
+    disaggregation_bootstrap_port: Option<u16>,
+    disaggregation_decode_enable_radix_cache: Option<bool>,
+    dp_size: Option<u32>,
+    #[serde(borrow)]
+    load_balance_method: Option<Cow<'a, str>>,
 }
 
 #[derive(Deserialize)]

@@ -226,6 +226,7 @@ fn exercise(body: &[u8]) {
         let _ = parse_metrics(kind, None, body);
         let _ = adapters(kind, body);
         let _ = sources::parse(kind, body);
+        let _ = disaggregation(kind, body);
     }
     let answers = PROBES.map(|path| ProbeReply { path, status: 200, body, server: None });
     detect(&answers);
@@ -252,4 +253,30 @@ fn one_rank_can_be_read_alone() {
     let running = |only| parse_metrics(EngineKind::Vllm, only, scrape).unwrap().running;
     assert_eq!((running(None), running(Some(0)), running(Some(1))), (Some(7), Some(3), Some(4)));
     assert_eq!(running(Some(9)), Some(7), "an engine that does not tell its ranks apart");
+}
+
+#[test]
+fn the_role_of_a_worker_of_sglang_is_read() {
+    let read = |body: &str| disaggregation(EngineKind::Sglang, body.as_bytes()).unwrap().unwrap();
+    let alone = Disaggregation {
+        role: LegRole::Both,
+        bootstrap_port: None,
+        dp_size: 1,
+        follows_room: true,
+        caches_prefixes: true,
+    };
+    assert_eq!(read("{}"), alone);
+    let info = r#"{"disaggregation_mode":"null","disaggregation_bootstrap_port":8998,"dp_size":1,"page_size":64,"load_balance_method":"auto"}"#;
+    assert_eq!(read(info), Disaggregation { bootstrap_port: Some(8998), ..alone });
+    let info = r#"{"disaggregation_mode":"prefill","disaggregation_bootstrap_port":9001,"dp_size":4,"load_balance_method":"follow_bootstrap_room"}"#;
+    let expected = Disaggregation { role: LegRole::Prefill, bootstrap_port: Some(9001), dp_size: 4, ..alone };
+    assert_eq!(read(info), expected);
+    assert!(!read(r#"{"disaggregation_mode":"prefill","load_balance_method":"round_robin"}"#).follows_room);
+    let decode = Disaggregation { role: LegRole::Decode, caches_prefixes: false, ..alone };
+    assert_eq!(read(r#"{"disaggregation_mode":"decode","dp_size":0}"#), decode);
+    let info = r#"{"disaggregation_mode":"decode","disaggregation_decode_enable_radix_cache":true}"#;
+    assert!(read(info).caches_prefixes);
+    let error = disaggregation(EngineKind::Sglang, b"[]").unwrap_err().to_string();
+    assert!(error.starts_with("read what sglang says of itself: "), "{error}");
+    assert_eq!(disaggregation(EngineKind::Vllm, b"{}").unwrap(), None);
 }
