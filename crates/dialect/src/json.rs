@@ -89,6 +89,16 @@ impl<'a> Raw<'a> {
         self.quoted().map(decode)
     }
 
+    /// Whether this is `null`, or a string, array or object with nothing in it.
+    pub(crate) fn is_empty(self) -> bool {
+        match self.shape() {
+            Shape::Null => true,
+            Shape::String => self.text.len() == 2,
+            Shape::Array | Shape::Object => self.text[1..self.text.len() - 1].trim_ascii().is_empty(),
+            Shape::Boolean | Shape::Number => false,
+        }
+    }
+
     /// Visits the members of an object; visits nothing if this is not one.
     pub(crate) fn members(self, visit: impl FnMut(Cow<'a, str>, Raw<'a>)) {
         if self.shape() == Shape::Object {

@@ -5,13 +5,15 @@
 //! load and models.
 //!
 //! Code that runs per request, chunk or event (`openai`, `usage`, `sse`, `kv`) borrows or reuses buffers, and
-//! does not allocate. Code that runs per scrape (`engine`, `exposition`, `models`) is plain and bounded.
+//! does not allocate; `legs` allocates each body that it makes, once. Code that runs per scrape (`engine`,
+//! `exposition`, `models`) is plain and bounded.
 
 pub mod engine;
 pub mod exposition;
 pub mod failure;
 mod json;
 pub mod kv;
+pub mod legs;
 pub mod models;
 pub mod openai;
 pub mod route;

@@ -224,6 +224,11 @@ impl Nesting {
     }
 }
 
+/// The counts in an object that was cut out whole.
+pub(crate) fn of_object(raw: Raw<'_>) -> Option<Usage> {
+    read(raw.text.as_bytes()).and_then(|it| it.0)
+}
+
 /// The counts in the object at the start of a text, under any of their names, and its length. None if it is not JSON.
 fn read(text: &[u8]) -> Option<(Option<Usage>, usize)> {
     let mut cursor = Cursor::new(std::str::from_utf8(text).ok()?);

@@ -5,9 +5,13 @@
 use maitre_base::KvEvent;
 use maitre_dialect::engine::{self, EngineKind};
 use maitre_dialect::kv::{self, EventBatch, Groups};
+use maitre_dialect::legs::sglang::{Bootstrap, Rooms};
+use maitre_dialect::legs::{Answer, Style, Transfer, mooncake, nixl};
 use maitre_dialect::route::Route;
 use maitre_dialect::{exposition, models, openai, sse, usage};
 use maitre_testkit::fuzz::fuzz;
+use serde::Deserialize;
+use serde::de::{MapAccess, Visitor};
 use serde_json::Value;
 
 const HERE: &str = env!("CARGO_MANIFEST_DIR");
@@ -113,5 +117,138 @@ fn fuzz_models() {
         let shows_all = dice.below(2) == 0;
         let merged = models::merge(&[input, list], |it| shows_all || it.len() % 2 == 0);
         serde_json::from_str::<Value>(&merged).expect("the merged list is JSON");
+    });
+}
+
+/// The members of an object as a second parser reads them, in order and with those that are repeated.
+struct Members(Vec<(String, Value)>);
+
+impl<'de> Deserialize<'de> for Members {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Members, D::Error> {
+        struct Collect;
+        impl<'de> Visitor<'de> for Collect {
+            type Value = Members;
+            fn expecting(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                out.write_str("an object")
+            }
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Members, A::Error> {
+                let mut members = Vec::new();
+                while let Some(member) = map.next_entry()? {
+                    members.push(member);
+                }
+                Ok(Members(members))
+            }
+        }
+        deserializer.deserialize_map(Collect)
+    }
+}
+
+/// Every field that a leg may set, replace or remove.
+const LEG_FIELDS: [&str; 14] = [
+    "kv_transfer_params",
+    "stream",
+    "stream_options",
+    "max_tokens",
+    "max_completion_tokens",
+    "max_output_tokens",
+    "min_tokens",
+    "min_completion_tokens",
+    "bootstrap_host",
+    "bootstrap_port",
+    "bootstrap_room",
+    "disaggregated_params",
+    "prompt_token_ids",
+    "prompt",
+];
+
+const TRANSFERS: [Transfer<'static>; 6] = [
+    Transfer::NixlPull,
+    Transfer::NixlPush(nixl::SideChannel {
+        engine_id: "e\"",
+        host: "h",
+        port: 1,
+        tp_size: 1,
+        pp_size: 1,
+        request_id: "r",
+    }),
+    Transfer::Mooncake(mooncake::Pairing { request_id: "r", bootstrap: "http://h:1", engine_id: "e" }),
+    Transfer::Sglang(Bootstrap { host: "h", port: None, rooms: Rooms::any(7), prefill_rank: None }),
+    Transfer::TensorRt { request_id: 7 },
+    Transfer::Store,
+];
+
+/// The body was made of the client's: other members are the same and in the same order, and `set` is there once.
+fn check_leg(client: &Members, made: &[u8], set: Option<&str>) {
+    let made: Members = serde_json::from_slice(made).expect("a body is JSON");
+    let others = |it: &Members| -> Vec<(String, Value)> {
+        it.0.iter().filter(|it| !LEG_FIELDS.contains(&&*it.0)).cloned().collect()
+    };
+    assert_eq!(others(&made), others(client));
+    let count = |name: &str| made.0.iter().filter(|it| it.0 == name).count();
+    assert!(set.is_none_or(|it| count(it) == 1), "{set:?} is there {} times", set.map_or(0, count));
+}
+
+const LEGS: &[u8] = br#"{"stream":true,"prompt":["a","b"],"kv_transfer_params":{"a":1}, "min_tokens":2,"kv_transfer_params":null ,"max_completion_tokens":7,"stream_options":{},"bootstrap_room":[1],"disaggregated_params":{},"stream":false}"#;
+
+#[test]
+fn fuzz_prefill_leg() {
+    fuzz(HERE, "prefill-leg", &[CHAT, COMPLETION, RESPONSES, LEGS, b" {} "], |input, dice| {
+        let route = ROUTES[dice.below(ROUTES.len())];
+        let transfer = TRANSFERS[dice.below(TRANSFERS.len())];
+        let made = transfer.prefill(route, input);
+        let Ok(client) = serde_json::from_slice::<Members>(input) else { return };
+        let Ok(made) = made else { panic!("refused what is JSON: {made:?}") };
+        let set = match transfer.style() {
+            Style::NixlPull | Style::NixlPush | Style::Mooncake => "kv_transfer_params",
+            Style::Sglang => "bootstrap_room",
+            Style::TensorRt => "disaggregated_params",
+            Style::Store => "stream",
+        };
+        check_leg(&client, &made, Some(set));
+        let again = transfer.prefill(route, &made);
+        assert_eq!(again.as_deref(), Ok(&*made), "the same twice");
+    });
+}
+
+const PULLED: &[u8] = include_bytes!("fixtures/vllm-0.32-legs/prefill-answer.json");
+const CONTEXT: &[u8] = br#"{"choices":[{"index":0,"finish_reason":"length","disaggregated_params":{"request_type":"context_only","ctx_request_id":7,"disagg_request_id":8,"ctx_usage":null}}],"usage":{"prompt_tokens":3},"prompt_token_ids":[1,2]}"#;
+const COMPLETE: &[u8] = br#"{"object":"chat.completion","choices":[{"message":{"content":"a"},"finish_reason":"stop","disaggregated_params":null}],"usage":{}}"#;
+
+#[test]
+fn fuzz_decode_leg() {
+    let answers =
+        [(Style::NixlPull, PULLED, "kv_transfer_params"), (Style::TensorRt, CONTEXT, "disaggregated_params")]
+            .map(|(style, answer, set)| (Answer::read(style, answer).unwrap(), set));
+    fuzz(HERE, "decode-leg", &[CHAT, COMPLETION, RESPONSES, LEGS, b" {} "], |input, dice| {
+        let route = ROUTES[dice.below(ROUTES.len())];
+        let (answer, set) = &answers[dice.below(answers.len())];
+        let after = answer.decode(route, input);
+        let transfer = TRANSFERS[dice.below(TRANSFERS.len())];
+        let at_once = transfer.decode(route, input);
+        let _ = transfer.style().obstacle(route, input);
+        let Ok(client) = serde_json::from_slice::<Members>(input) else { return };
+        check_leg(&client, &after.expect("JSON is accepted"), Some(set));
+        check_leg(&client, &at_once.expect("JSON is accepted"), None);
+    });
+}
+
+#[test]
+fn fuzz_prefill_answer() {
+    fuzz(HERE, "prefill-answer", &[PULLED, CONTEXT, COMPLETE], |input, dice| {
+        for style in Style::ALL {
+            let Ok(answer) = Answer::read(style, input) else { continue };
+            let route = ROUTES[dice.below(ROUTES.len())];
+            let made = answer.decode(route, CHAT).expect("our own body is JSON");
+            // What serde_json cannot read in the answer (a lone surrogate, say), it cannot read here either.
+            if serde_json::from_slice::<Value>(input).is_ok() {
+                serde_json::from_slice::<Value>(&made).expect("a body is JSON");
+            }
+            if let Some(complete) = answer.complete() {
+                let _ = complete.body();
+                let events = complete.events(route, dice.below(2) == 0);
+                assert!(events.lines().all(|it| it.is_empty() || it.starts_with("data: ")), "{events}");
+            }
+        }
+        let _ = mooncake::engines(input);
     });
 }

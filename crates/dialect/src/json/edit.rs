@@ -22,6 +22,7 @@ pub(crate) struct Change<'a> {
 enum To<'a> {
     Set(&'a dyn Display),
     Replace(&'a dyn Display),
+    Remove,
 }
 
 /// Sets the member; inserts it before all others if it is not there.
@@ -32,6 +33,10 @@ pub(crate) const fn set<'a>(name: &'a str, value: &'a dyn Display) -> Change<'a>
 /// Sets the member if it is there.
 pub(crate) const fn replace<'a>(name: &'a str, value: &'a dyn Display) -> Change<'a> {
     Change { name, to: To::Replace(value) }
+}
+
+pub(crate) const fn remove(name: &str) -> Change<'_> {
+    Change { name, to: To::Remove }
 }
 
 /// The text of an object with these changes, each of another member. Fails if the text is not one object.
@@ -56,6 +61,13 @@ pub(crate) fn edit(text: &str, changes: &[Change<'_>]) -> Result<String, Fault> 
     Ok(walk.write())
 }
 
+/// The same for an object that was read before, and so is one.
+pub(crate) fn edit_checked(text: &str, changes: &[Change<'_>]) -> String {
+    let edited = edit(text, changes);
+    debug_assert!(edited.is_ok(), "an object was checked when it was read: {edited:?}");
+    edited.unwrap_or_else(|_| text.to_owned())
+}
+
 /// A string as JSON.
 #[derive(Clone, Copy)]
 pub(crate) struct Quoted<'a>(pub(crate) &'a str);
@@ -67,7 +79,7 @@ impl Display for Quoted<'_> {
 }
 
 /// The part of a JSON string between its quotes.
-struct Escaped<'a>(&'a str);
+pub(crate) struct Escaped<'a>(pub(crate) &'a str);
 
 impl Display for Escaped<'_> {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -236,10 +248,10 @@ mod tests {
 
     use super::*;
 
-    /// Sets `set`, replaces `replace`.
+    /// Sets `set`, replaces `replace`, removes `gone`.
     #[track_caller]
     fn check(text: &str, expected: &str) {
-        let changes = [set("set", &1), replace("replace", &"[2]")];
+        let changes = [set("set", &1), replace("replace", &"[2]"), remove("gone"), remove("gone too")];
         let actual = edit(text, &changes).unwrap();
         assert_eq!(actual, expected, "text: {text}");
         assert_eq!(actual.capacity(), actual.len(), "grown or too large: {text}");
@@ -263,11 +275,22 @@ mod tests {
     }
 
     #[test]
+    fn a_removed_member_takes_one_comma_with_it() {
+        check(r#"{"gone":0}"#, r#"{"set":1}"#);
+        check(r#"{ "gone" : 0 }"#, r#"{"set":1 }"#);
+        check(r#"{"gone":0,"a":1}"#, r#"{"set":1,"a":1}"#);
+        check(r#"{"gone":0 , "gone too":[] , "a":1}"#, r#"{"set":1, "a":1}"#);
+        check(r#"{"set":0,"gone":1,"a":2}"#, r#"{"set":1,"a":2}"#);
+        check(r#"{"set":0, "gone":1 }"#, r#"{"set":1 }"#);
+        check(r#"{"gone":0,"set":0,"gone too":1,"a":2,"gone":3}"#, r#"{"set":1,"a":2}"#);
+    }
+
+    #[test]
     fn of_a_repeated_member_one_remains() {
         check(r#"{"set":0,"a":2,"set":[3]}"#, r#"{"set":1,"a":2}"#);
         check(r#"{"replace":0,"replace":0,"set":0,"set":0}"#, r#"{"replace":[2],"set":1}"#);
-        let many = format!(r#"{{"a":0{},"b":0}}"#, r#","set":1,"replace":2"#.repeat(40));
-        check(&many, r#"{"a":0,"set":1,"replace":[2],"b":0}"#);
+        let many = format!(r#"{{"a":0{},"b":0}}"#, r#","gone":1,"set":2"#.repeat(40));
+        check(&many, r#"{"a":0,"set":1,"b":0}"#);
     }
 
     #[test]

@@ -1,0 +1,122 @@
+//! What a prefill worker answered: the handoff to the decode worker, and how much of the prompt was cached.
+//!
+//! The decode worker counts transferred tokens as cached. The true hit is in the prefill worker's usage.
+
+#[cfg(test)]
+mod tests;
+
+use std::borrow::Cow;
+
+use crate::json::{Cursor, Fault};
+use crate::legs::style::Style;
+use crate::legs::tensorrt::{Complete, Context, ContextFields};
+use crate::legs::{KV_TRANSFER_PARAMS, nixl, tensorrt, with_params};
+use crate::openai::BadRequest;
+use crate::route::Route;
+use crate::usage::{self, Usage};
+
+/// Largest answer that is read. Chosen: it holds the token ids of a prompt of two million tokens.
+pub const ANSWER_BYTES_MAX: usize = 16 << 20;
+
+/// The JSON answer of a prefill worker whose status was 200.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Answer<'a> {
+    handoff: Handoff<'a>,
+    usage: Option<Usage>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Handoff<'a> {
+    /// The style has none, or the worker has nothing to hand over: the decode worker prefills what it lacks.
+    Nothing,
+    Params(&'a str),
+    Context(Context<'a>),
+    Complete(Complete<'a>),
+}
+
+/// What is wrong with an answer. No message repeats its text: answers contain prompts.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BadAnswer {
+    #[error("read the prefill worker's answer: {bytes} bytes, of at most {ANSWER_BYTES_MAX}")]
+    TooLarge { bytes: usize },
+    #[error("read the prefill worker's answer: not valid UTF-8 at byte {offset}")]
+    NotUtf8 { offset: usize },
+    #[error("read the prefill worker's answer: not a JSON object: expected {expected} at byte {offset}")]
+    NotJson { expected: &'static str, offset: usize },
+    #[error("read the prefill worker's answer: nested too deep at byte {offset}")]
+    TooDeep { offset: usize },
+    #[error("read the prefill worker's answer: `{field}` must be {expected}, not {found}")]
+    WrongType { field: &'static str, expected: &'static str, found: &'static str },
+    #[error("read the prefill worker's answer: `{field}` is missing or null")]
+    Missing { field: &'static str },
+    #[error("read the prefill worker's answer: `choices` must hold one object, and holds {count} values")]
+    Choices { count: usize },
+}
+
+impl From<Fault> for BadAnswer {
+    fn from(fault: Fault) -> BadAnswer {
+        match fault {
+            Fault::Expected { what, offset } => BadAnswer::NotJson { expected: what, offset },
+            Fault::TooDeep { offset } => BadAnswer::TooDeep { offset },
+        }
+    }
+}
+
+impl<'a> Answer<'a> {
+    /// Reads an answer of a style whose prefill leg is not a stream: all but SGLang's.
+    pub fn read(style: Style, body: &'a [u8]) -> Result<Answer<'a>, BadAnswer> {
+        if body.len() > ANSWER_BYTES_MAX {
+            return Err(BadAnswer::TooLarge { bytes: body.len() });
+        }
+        let text = simdutf8::compat::from_utf8(body)
+            .map_err(|error| BadAnswer::NotUtf8 { offset: error.valid_up_to() })?;
+        let mut params = None;
+        let mut fields = ContextFields { answer: text, ..ContextFields::default() };
+        let mut cursor = Cursor::new(text);
+        cursor.members(|key, value| match &*key {
+            KV_TRANSFER_PARAMS => params = Some(value),
+            "choices" => fields.choices = Some(value),
+            "prompt_token_ids" => fields.token_ids = Some(value),
+            "usage" => fields.usage = Some(value),
+            _ => {}
+        })?;
+        cursor.end()?;
+        let usage = fields.usage.and_then(usage::of_object);
+        let handoff = match style {
+            Style::NixlPull => nixl::handoff(params)?.map_or(Handoff::Nothing, Handoff::Params),
+            Style::TensorRt => match tensorrt::handoff(fields)? {
+                Ok(context) => Handoff::Context(context),
+                Err(complete) => Handoff::Complete(complete),
+            },
+            Style::NixlPush | Style::Mooncake | Style::Sglang | Style::Store => Handoff::Nothing,
+        };
+        Ok(Answer { handoff, usage })
+    }
+
+    /// The prefill worker's own counts: its `cached_tokens` are the true hit.
+    pub fn usage(&self) -> Option<Usage> {
+        self.usage
+    }
+
+    /// Whether the prefill worker now holds blocks until the decode worker fetches them or the lease ends.
+    pub fn hands_over(&self) -> bool {
+        matches!(self.handoff, Handoff::Params(_) | Handoff::Context(_))
+    }
+
+    /// The client's answer, if this is it and no decode leg follows.
+    pub fn complete(&self) -> Option<Complete<'a>> {
+        match self.handoff {
+            Handoff::Complete(complete) => Some(complete),
+            _ => None,
+        }
+    }
+
+    /// The decode worker's body: the client's own with what this answer hands over.
+    pub fn decode<'b>(&self, route: Route, body: &'b [u8]) -> Result<Cow<'b, [u8]>, BadRequest> {
+        match &self.handoff {
+            Handoff::Nothing | Handoff::Complete(_) => Ok(Cow::Borrowed(body)),
+            Handoff::Params(params) => with_params(body, params).map(Cow::Owned),
+            Handoff::Context(context) => context.decode(route, body).map(Cow::Owned),
+        }
+    }
+}
