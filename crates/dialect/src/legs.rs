@@ -12,6 +12,7 @@
 //! such fields (`openai/steering.rs`), because they address memory on other machines.
 
 mod answer;
+mod first_events;
 pub mod mooncake;
 pub mod nixl;
 mod obstacle;
@@ -26,6 +27,7 @@ use std::borrow::Cow;
 use std::fmt::Display;
 
 pub use crate::legs::answer::{ANSWER_BYTES_MAX, Answer, BadAnswer};
+pub use crate::legs::first_events::{FirstEvents, HELD_BYTES_MAX, StreamStart};
 pub use crate::legs::style::{Style, UnknownStyle};
 
 use crate::json::edit::{Change, remove, replace, set};

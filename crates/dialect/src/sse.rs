@@ -171,7 +171,7 @@ impl Head {
 }
 
 /// The value of a line's field; one space after the colon is not part of it.
-fn field<'a>(line: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
+pub(crate) fn field<'a>(line: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
     let value = line.strip_prefix(name)?;
     Some(value.strip_prefix(b" ").unwrap_or(value))
 }

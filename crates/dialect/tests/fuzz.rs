@@ -6,7 +6,7 @@ use maitre_base::KvEvent;
 use maitre_dialect::engine::{self, EngineKind};
 use maitre_dialect::kv::{self, EventBatch, Groups};
 use maitre_dialect::legs::sglang::{Bootstrap, Rooms};
-use maitre_dialect::legs::{Answer, Style, Transfer, mooncake, nixl};
+use maitre_dialect::legs::{Answer, FirstEvents, StreamStart, Style, Transfer, mooncake, nixl};
 use maitre_dialect::route::Route;
 use maitre_dialect::{exposition, models, openai, sse, usage};
 use maitre_testkit::fuzz::fuzz;
@@ -250,5 +250,24 @@ fn fuzz_prefill_answer() {
             }
         }
         let _ = mooncake::engines(input);
+    });
+}
+
+#[test]
+fn fuzz_first_events() {
+    let failed: &[u8] = include_bytes!("fixtures/vllm-0.32-legs/failed.sse");
+    let decode: &[u8] = include_bytes!("fixtures/vllm-0.32-legs/decode.sse");
+    fuzz(HERE, "first-events", &[failed, decode, STREAM, EVENTS, COMPLETED], |input, dice| {
+        for route in ROUTES {
+            let mut first = FirstEvents::new(route);
+            let mut held = Vec::new();
+            let decided = dice.cut(input).into_iter().map(|piece| {
+                held.extend_from_slice(piece);
+                first.read(&held)
+            });
+            let decided = decided.into_iter().find(|it| *it != StreamStart::Announced);
+            let whole = Some(FirstEvents::new(route).read(input)).filter(|it| *it != StreamStart::Announced);
+            assert_eq!(decided, whole, "{route:?}");
+        }
     });
 }
