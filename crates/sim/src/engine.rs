@@ -23,8 +23,10 @@ use crate::profile::{Profile, Work};
 use crate::text;
 
 mod sequence;
+pub mod transfer;
 
 use sequence::{EngineStep, Sequence, SequenceState};
+use transfer::{Hold, HoldId, KvFetch, Transfer, TransferCounters};
 
 #[derive(Clone, Copy, Debug)]
 pub struct EngineConfig {
@@ -117,7 +119,9 @@ pub enum Reject {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EngineStats {
     pub running: usize,
+    /// All that do not run, those whose KV is on its way among them.
     pub waiting: usize,
+    pub receiving: usize,
     /// Blocks in use; unused cached blocks count as free.
     pub used_blocks: u32,
     pub capacity_blocks: u32,
@@ -159,6 +163,13 @@ pub struct Engine {
     /// Slots, the longest admitted first.
     running: Vec<u32>,
     waiting: VecDeque<u32>,
+    /// Slots whose KV has come, to be continued before any waiting one is admitted.
+    received: VecDeque<u32>,
+    /// Sequences whose KV is on its way, or has come.
+    receiving: usize,
+    fetches: Vec<KvFetch>,
+    holds: BTreeMap<HoldId, Hold>,
+    transfers: TransferCounters,
     blocked: Option<Blocked>,
     stepping: bool,
     next_serial: u64,
@@ -182,6 +193,11 @@ impl Engine {
             free_slots: Vec::new(),
             running: Vec::new(),
             waiting: VecDeque::new(),
+            received: VecDeque::new(),
+            receiving: 0,
+            fetches: Vec::new(),
+            holds: BTreeMap::new(),
+            transfers: TransferCounters::default(),
             blocked: None,
             stepping: false,
             next_serial: 0,
@@ -226,26 +242,26 @@ impl Engine {
         Ok(id)
     }
 
-    /// Drops a job, at once or at the end of the current step. It produces no more output. An ended job is ignored.
+    /// Drops a job, at once or at the end of the current step or fetch. It produces no more output. An ended job is ignored.
     pub fn abort(&mut self, id: JobId) {
         let Some(sequence) = self.sequences.get_mut(id.slot as usize).filter(|it| it.id == id) else {
             return;
         };
         match sequence.state {
-            SequenceState::Ended | SequenceState::Leaving => return,
+            SequenceState::Ended | SequenceState::Leaving | SequenceState::LeavingFetch => return,
             SequenceState::Running if self.stepping => {
                 sequence.state = SequenceState::Leaving;
                 return;
             }
             SequenceState::Running => self.running.retain(|&slot| slot != id.slot),
             SequenceState::Waiting => self.waiting.retain(|&slot| slot != id.slot),
+            SequenceState::Receiving | SequenceState::Received => {}
         }
-        self.counters.aborted += 1;
-        self.unseat(id.slot);
+        self.abort_sequence(id.slot);
     }
 
-    /// Decides what the next step computes and how long it takes. `None` if there is nothing to do, until `submit` is
-    /// called.
+    /// Decides what the next step computes and how long it takes. `None` if there is nothing to do, until a job is
+    /// submitted, a fetch ends or a hold is released.
     pub fn begin_step(&mut self) -> Option<Duration> {
         debug_assert!(!self.stepping, "a step begins before the last one ended");
         let mut step = EngineStep { budget: self.profile.batch_tokens_max as usize, work: Work::default() };
@@ -277,7 +293,10 @@ impl Engine {
             outputs.extend(output);
             match output.and_then(|it| it.finish) {
                 Some(Finish::Stop) => self.counters.stopped += 1,
-                Some(Finish::Length) => self.counters.reached_length += 1,
+                Some(Finish::Length) => {
+                    self.counters.reached_length += 1;
+                    self.hold_blocks(slot, now);
+                }
                 None => {
                     self.running[kept] = slot;
                     kept += 1;
@@ -292,18 +311,19 @@ impl Engine {
     pub fn stats(&self) -> EngineStats {
         EngineStats {
             running: self.running.len(),
-            waiting: self.waiting.len(),
+            waiting: self.waiting.len() + self.receiving,
+            receiving: self.receiving,
             used_blocks: self.pool.used(),
             capacity_blocks: self.pool.capacity(),
             counters: EngineCounters { evictions: self.pool.evictions(), ..self.counters },
         }
     }
 
-    /// All jobs, running ones first, each group in its order. Looks up every waiting job, which is too slow for the
+    /// All jobs but those whose KV is on its way, running ones first, each group in its order. Looks up every waiting job, which is too slow for the
     /// normal path.
     pub fn remaining(&self) -> impl Iterator<Item = RemainingWork> {
         let hits = |it: &Sequence| it.hashes.iter().take_while(|&&it| self.pool.find(it).is_some()).count();
-        self.running.iter().chain(&self.waiting).map(move |&slot| {
+        self.running.iter().chain(&self.received).chain(&self.waiting).map(move |&slot| {
             let sequence = &self.sequences[slot as usize];
             let is_waiting = sequence.state == SequenceState::Waiting;
             let found = if is_waiting { hits(sequence) * self.profile.block_tokens as usize } else { 0 };
@@ -412,18 +432,34 @@ impl Engine {
 
     fn admit_waiting(&mut self, step: &mut EngineStep) {
         while step.budget > 0 && self.running.len() < self.profile.running_max as usize {
+            if let Some(slot) = self.pop_received() {
+                self.run_sequence(slot, step);
+                continue;
+            }
             let Some(&slot) = self.waiting.front() else { return };
             if self.is_still_blocked(slot) || !self.share_prefix(slot) {
                 return;
             }
-            let count = self.sequences[slot as usize].remaining().min(step.budget);
-            let has_room = self.give_room(slot, count);
-            debug_assert!(has_room, "the whole prompt fits, so its first part does");
+            if self.sequences[slot as usize].transfer == Transfer::In {
+                self.begin_fetch(slot);
+                continue;
+            }
             self.waiting.pop_front();
-            self.running.push(slot);
-            self.record_admission(slot);
-            self.schedule(slot, count, step);
+            if !self.sequences[slot as usize].preempted {
+                self.record_lookup(slot);
+            }
+            self.run_sequence(slot, step);
         }
+    }
+
+    /// Lets a sequence run, for which there is room.
+    fn run_sequence(&mut self, slot: u32, step: &mut EngineStep) {
+        let count = self.sequences[slot as usize].remaining().min(step.budget);
+        let has_room = self.give_room(slot, count);
+        debug_assert!(has_room, "the whole prompt fits, so its first part does");
+        self.sequences[slot as usize].state = SequenceState::Running;
+        self.running.push(slot);
+        self.schedule(slot, count, step);
     }
 
     fn is_still_blocked(&self, slot: u32) -> bool {
@@ -464,13 +500,11 @@ impl Engine {
         true
     }
 
-    fn record_admission(&mut self, slot: u32) {
+    /// Books what the cache held of a sequence at its first admission.
+    fn record_lookup(&mut self, slot: u32) {
         let sequence = &mut self.sequences[slot as usize];
-        sequence.state = SequenceState::Running;
-        if sequence.preempted {
-            return;
-        }
         let elsewhere = sequence.job.elsewhere_tokens;
+        sequence.local_tokens = sequence.computed;
         sequence.cached_tokens = (sequence.computed + elsewhere) as u32;
         self.counters.queried_tokens += (sequence.job.prompt_tokens + elsewhere) as u64;
         self.counters.hit_tokens += (sequence.computed + elsewhere) as u64;
@@ -526,6 +560,8 @@ impl Engine {
         match index {
             0 => {
                 self.counters.prompt_tokens += sequence.job.prompt_tokens as u64;
+                self.transfers.local_tokens += sequence.local_tokens as u64;
+                self.transfers.received_tokens += sequence.received_tokens as u64;
                 self.first_token.observe(since_last);
             }
             _ => self.inter_token.observe(since_last),

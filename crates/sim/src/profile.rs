@@ -209,6 +209,20 @@ impl Profile {
         Profile { step, ..self }
     }
 
+    /// Bytes of KV for each token: of the model that the name stands for, and of an 8B for any other profile.
+    pub fn kv_token_bytes(&self) -> u32 {
+        match self.name {
+            "h100x2-32b" => 256 << 10,
+            "a100x8-70b" => 320 << 10,
+            _ => 128 << 10,
+        }
+    }
+
+    /// Whether its steps take no time at all.
+    pub fn is_instant(&self) -> bool {
+        self.step == INSTANT.step && self.overhead.is_zero()
+    }
+
     pub fn kv_tokens(&self) -> u64 {
         u64::from(self.kv_blocks - 1) * u64::from(self.block_tokens)
     }

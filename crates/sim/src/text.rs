@@ -87,6 +87,11 @@ pub fn seed(model: &str, tokens: &[u32]) -> u64 {
     kv::chain(hash::bytes(0, model.as_bytes()), tokens)
 }
 
+/// What is answered instead if the KV of the prompt is not its own.
+pub fn wrong_seed(seed: u64) -> u64 {
+    hash::pair(seed, hash::bytes(3, b"wrong KV"))
+}
+
 /// The text of token `index` of an answer: two syllables, or one and a space. ASCII letters only, so it
 /// needs no escaping in JSON.
 pub fn answer_piece(seed: u64, index: u32) -> [u8; TOKEN_BYTES] {

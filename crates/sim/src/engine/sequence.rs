@@ -2,6 +2,7 @@
 
 use maitre_base::Instant;
 
+use super::transfer::Transfer;
 use super::{Finish, Job, JobId, KnownPrompt, RemainingWork};
 use crate::kv::{self, BlockId, Root};
 use crate::profile::Work;
@@ -9,9 +10,15 @@ use crate::profile::Work;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SequenceState {
     Waiting,
+    /// Its blocks are reserved and its KV is on its way.
+    Receiving,
+    /// Its KV has come; it runs as soon as a step has room for it.
+    Received,
     Running,
     /// Its client left in the middle of a step; the step still writes to its blocks.
     Leaving,
+    /// Its client left while its KV was on its way, which is still written to its blocks.
+    LeavingFetch,
     Ended,
 }
 
@@ -32,6 +39,10 @@ pub(super) struct Sequence {
     /// Tokens the present step computes.
     pub(super) scheduled: usize,
     pub(super) cached_tokens: u32,
+    pub(super) transfer: Transfer,
+    /// Prompt tokens found in the cache at first, and those that came from elsewhere.
+    pub(super) local_tokens: usize,
+    pub(super) received_tokens: usize,
     pub(super) preempted: bool,
     pub(super) last_token_at: Instant,
 }
@@ -106,6 +117,9 @@ impl Sequence {
             computed: 0,
             scheduled: 0,
             cached_tokens: 0,
+            transfer: Transfer::None,
+            local_tokens: 0,
+            received_tokens: 0,
             preempted: false,
             last_token_at: arrived,
         }

@@ -1,5 +1,7 @@
 //! The scheduler as tables: what each step computes, admits, preempts and hits.
 
+mod transfer;
+
 use super::*;
 
 use crate::kv::{Names, Stored};
