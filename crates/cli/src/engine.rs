@@ -1,5 +1,7 @@
 //! `maitre engine`: simulated engines on consecutive ports, each with vLLM's API.
 
+mod transfer;
+
 use std::net::{IpAddr, SocketAddr};
 use std::process::ExitCode;
 
@@ -55,7 +57,13 @@ pub fn command() -> Command {
             .help("A LoRA adapter's name; may be repeated"),
         port("events", "Port of the first engine's KV events; the others take the ports after it"),
         port("events-replay", "Port of the first engine's replay of KV events").requires("events"),
+        port(
+            "kv-port",
+            "Port of the first engine's side channel; the others take the ports after it [default: any free ones]",
+        )
+        .requires("kv-transfer"),
     ])
+    .args(transfer::args())
 }
 
 pub fn run(matches: &ArgMatches) -> anyhow::Result<ExitCode> {
@@ -67,14 +75,26 @@ pub fn run(matches: &ArgMatches) -> anyhow::Result<ExitCode> {
         let mut signals = Signals::new()?;
         let mut hosts = Vec::new();
         for number in 0..count {
-            let settings = HostConfig { events: ports.events(number), ..settings.clone() };
+            let mut settings = HostConfig { events: ports.events(number), ..settings.clone() };
+            settings.transfer.iter_mut().for_each(|it| it.listen = ports.side_channel(number));
             let host = Host::bind(ports.at(ports.listen, number), settings).await?;
             announce(number, &host);
             hosts.push(host);
         }
-        signals.wait().await;
-        Ok(ExitCode::SUCCESS)
+        tokio::select! {
+            _ = signals.wait() => Ok(ExitCode::SUCCESS),
+            () = all_died(&hosts) => {
+                eprintln!("every engine was killed by a decode leg without remote_block_ids");
+                Ok(ExitCode::FAILURE)
+            }
+        }
     })
+}
+
+async fn all_died(hosts: &[Host]) {
+    for host in hosts {
+        host.died().await;
+    }
 }
 
 /// Where each engine listens: every kind of socket has a first port, and further engines take the ports after
@@ -84,6 +104,7 @@ struct Ports {
     listen: u16,
     events: Option<u16>,
     replay: Option<u16>,
+    side_channel: Option<u16>,
     count: u16,
 }
 
@@ -98,10 +119,15 @@ impl Ports {
             listen: first.port(),
             events: port("events"),
             replay: port("events-replay"),
+            side_channel: port("kv-port"),
             count: u16::try_from(count).with_context(|| format!("--count {count}: there are 65535 ports"))?,
         };
-        let named =
-            [("--listen", Some(ports.listen)), ("--events", ports.events), ("--events-replay", ports.replay)];
+        let named = [
+            ("--listen", Some(ports.listen)),
+            ("--events", ports.events),
+            ("--events-replay", ports.replay),
+            ("--kv-port", ports.side_channel),
+        ];
         let used: Vec<(&str, u16)> = named.into_iter().filter_map(|(name, it)| Some((name, it?))).collect();
         for (index, &(name, first)) in used.iter().enumerate() {
             if u32::from(first) + count > 1 << 16 {
@@ -119,6 +145,11 @@ impl Ports {
         SocketAddr::new(self.ip, first + number)
     }
 
+    /// Port 0, which is any free one, unless a first port was given.
+    fn side_channel(&self, number: u16) -> SocketAddr {
+        self.side_channel.map_or(SocketAddr::new(self.ip, 0), |first| self.at(first, number))
+    }
+
     fn events(&self, number: u16) -> Option<events::PublisherConfig> {
         let stream = self.at(self.events?, number);
         let replay = self.replay.map(|first| self.at(first, number));
@@ -129,6 +160,9 @@ impl Ports {
 /// Prints the addresses of an engine.
 fn announce(number: u16, host: &Host) {
     eprintln!("engine {number}: http://{}", host.addr());
+    if let Some(addr) = host.side_channel() {
+        eprintln!("engine {number} side channel: {addr}");
+    }
     let Some(events) = host.events() else { return };
     match events.replay {
         Some(replay) => eprintln!("engine {number} events: tcp://{}, replay tcp://{replay}", events.stream),
@@ -147,6 +181,7 @@ fn settings(matches: &ArgMatches) -> anyhow::Result<HostConfig> {
     let mut settings = HostConfig::new(profile);
     settings.speedup = *matches.get_one("speedup").context("speedup")?;
     settings.model.clone_from(matches.get_one::<String>("model").context("model")?);
+    settings.transfer = transfer::read(matches, &profile)?;
     settings.adapters = matches.get_many::<String>("lora").unwrap_or_default().cloned().collect();
     Ok(settings)
 }
@@ -191,5 +226,9 @@ mod tests {
         check(&["--count", "2", "--events", "9000"], Err("overlap those of --listen"));
         check(&["--count", "2", "--events", "65535"], Err("exceed 65535"));
         check(&["--count", "70000"], Err("65535 ports"));
+        check(
+            &["--count", "2", "--kv-transfer", "nixl", "--kv-port", "9002"],
+            Err("overlap those of --listen"),
+        );
     }
 }

@@ -1,4 +1,4 @@
-//! Counts of durations by upper bound, as Prometheus wants them.
+//! Counts of durations and sizes by upper bound, as Prometheus wants them.
 //!
 //! Counts are kept per bucket and summed only when read: an observation is one search and one add.
 
@@ -15,23 +15,50 @@ pub const INTER_TOKEN_SECONDS: &[f64] = &[
     0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0,
 ];
 
+/// vLLM's bounds for `nixl_xfer_time_seconds`.
+pub const TRANSFER_SECONDS: &[f64] = &[0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 5.0];
+
+/// Powers of four from 2 KiB to 8 GiB, for `nixl_bytes_transferred`.
+pub const TRANSFER_BYTES: &[f64] = &[
+    2048.0,
+    8192.0,
+    32768.0,
+    131_072.0,
+    524_288.0,
+    2_097_152.0,
+    8_388_608.0,
+    33_554_432.0,
+    134_217_728.0,
+    536_870_912.0,
+    2_147_483_648.0,
+    8_589_934_592.0,
+];
+
+/// For `nixl_num_descriptors`.
+pub const BLOCK_COUNTS: &[f64] = &[
+    10.0, 20.0, 30.0, 50.0, 75.0, 100.0, 200.0, 400.0, 1000.0, 2000.0, 4000.0, 10_000.0, 20_000.0, 50_000.0,
+];
+
 #[derive(Clone, Debug)]
 pub struct Histogram {
     bounds: &'static [f64],
     /// One per bound and one for what lies above them all.
     counts: Vec<u64>,
-    sum_seconds: f64,
+    sum: f64,
 }
 
 impl Histogram {
     pub fn new(bounds: &'static [f64]) -> Histogram {
-        Histogram { bounds, counts: vec![0; bounds.len() + 1], sum_seconds: 0.0 }
+        Histogram { bounds, counts: vec![0; bounds.len() + 1], sum: 0.0 }
     }
 
     pub fn observe(&mut self, span: Duration) {
-        let seconds = span.as_secs_f64();
-        self.counts[self.bounds.partition_point(|&bound| bound < seconds)] += 1;
-        self.sum_seconds += seconds;
+        self.observe_value(span.as_secs_f64());
+    }
+
+    pub fn observe_value(&mut self, value: f64) {
+        self.counts[self.bounds.partition_point(|&bound| bound < value)] += 1;
+        self.sum += value;
     }
 
     /// Each bound with the number of observations at or below it. The rest is in `count`.
@@ -47,8 +74,9 @@ impl Histogram {
         self.counts.iter().sum()
     }
 
-    pub fn sum_seconds(&self) -> f64 {
-        self.sum_seconds
+    /// Of durations: in seconds.
+    pub fn sum(&self) -> f64 {
+        self.sum
     }
 }
 
@@ -64,6 +92,6 @@ mod tests {
         }
         assert_eq!(histogram.cumulative().collect::<Vec<_>>(), [(0.1, 2), (1.0, 4)]);
         assert_eq!(histogram.count(), 5);
-        assert!((histogram.sum_seconds() - 2.252).abs() < 1e-9);
+        assert!((histogram.sum() - 2.252).abs() < 1e-9);
     }
 }

@@ -14,15 +14,18 @@ mod completion;
 mod driver;
 mod error;
 pub mod fault;
+mod generate;
 mod messages;
 mod metrics;
 pub mod misconfiguration;
 mod pooling;
 mod render;
+mod reply;
 mod request;
 mod responses;
 mod route;
 mod tool;
+pub mod transfer;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
@@ -48,6 +51,7 @@ use crate::profile::Profile;
 use driver::EngineDriver;
 use fault::{Faults, Injection};
 use misconfiguration::Misconfigurations;
+use transfer::{KvTransfer, SideChannel, TransferConfig};
 
 #[derive(Clone, Debug)]
 pub struct HostConfig {
@@ -62,6 +66,8 @@ pub struct HostConfig {
     pub bodies_max: usize,
     /// Where cache changes are published; `None`: nowhere.
     pub events: Option<events::PublisherConfig>,
+    /// How KV is exchanged with other engines; `None`: not at all.
+    pub transfer: Option<TransferConfig>,
     /// Deliberate misconfigurations.
     pub misconfigurations: Misconfigurations,
 }
@@ -75,6 +81,7 @@ impl HostConfig {
             speedup: 1.0,
             bodies_max: 0,
             events: None,
+            transfer: None,
             misconfigurations: Misconfigurations::default(),
         }
     }
@@ -92,7 +99,7 @@ pub struct BindError {
 pub struct Host {
     addr: SocketAddr,
     state: Arc<HostState>,
-    /// The listeners (which own the connections) and the driver.
+    /// One task that owns all others: the listeners (which own the connections) and the driver.
     tasks: JoinSet<()>,
 }
 
@@ -108,6 +115,8 @@ pub struct HostStats {
     pub requests_received: u64,
     pub engine: engine::EngineStats,
     pub events: events::PublisherStats,
+    /// Of the side channel.
+    pub transfer_connections: u64,
 }
 
 /// A received request, byte for byte.
@@ -123,6 +132,8 @@ struct HostState {
     addr: SocketAddr,
     driver: EngineDriver,
     publisher: Option<Arc<Publisher>>,
+    transfer: Option<KvTransfer>,
+    died: watch::Sender<bool>,
     /// Changes when every connection must be dropped.
     crash: watch::Sender<u64>,
     faults: Faults,
@@ -140,10 +151,17 @@ impl Host {
         let changed = Arc::new(Notify::new());
         let mut tasks = JoinSet::new();
         let publisher = publish(&config, &changed, &mut tasks).await?;
+        let side = match &config.transfer {
+            Some(transfer) => Some(SideChannel::bind(transfer, &changed).await?),
+            None => None,
+        };
+        let (transfer, side_tasks) = side.map(|it| (it.transfer, (it.listener, it.orders))).unzip();
         let state = Arc::new(HostState {
             addr,
             driver: EngineDriver::new(&config, publisher.clone(), Arc::clone(&changed)),
             publisher,
+            transfer,
+            died: watch::Sender::new(false),
             crash: watch::Sender::new(0),
             config,
             faults: Faults::default(),
@@ -155,7 +173,17 @@ impl Host {
         let driven = Arc::clone(&state);
         tasks.spawn(async move { driven.driver.run(&driven.faults).await });
         tasks.spawn(accept(listener, Arc::clone(&state)));
-        Ok(Host { addr, state, tasks })
+        if let Some((listener, orders)) = side_tasks {
+            tasks.spawn(transfer::listen(listener, Arc::clone(&state)));
+            tasks.spawn(transfer::run(Arc::clone(&state), orders));
+        }
+        let mut died = state.died.subscribe();
+        let mut owner = JoinSet::new();
+        owner.spawn(async move {
+            let _ = died.wait_for(|it| *it).await;
+            tasks.shutdown().await;
+        });
+        Ok(Host { addr, state, tasks: owner })
     }
 
     pub fn addr(&self) -> SocketAddr {
@@ -167,6 +195,16 @@ impl Host {
         self.state.publisher.as_ref().map(|it| it.addrs())
     }
 
+    /// The side channel, if there is one.
+    pub fn side_channel(&self) -> Option<SocketAddr> {
+        self.state.transfer.as_ref().map(|it| it.addr())
+    }
+
+    /// Returns once a request has killed the engine.
+    pub async fn died(&self) {
+        let _ = self.state.died.subscribe().wait_for(|it| *it).await;
+    }
+
     pub fn handle(&self) -> Handle {
         Handle(Arc::clone(&self.state))
     }
@@ -175,18 +213,22 @@ impl Host {
     pub async fn stop(mut self) {
         self.tasks.shutdown().await;
         let handle = self.handle();
-        handle.until(|stats| stats.connections_open == 0 && stats.events.connections == 0).await;
+        let is_closed = |stats: &HostStats| {
+            stats.connections_open == 0 && stats.events.connections == 0 && stats.transfer_connections == 0
+        };
+        handle.until(is_closed).await;
     }
 }
 
 impl Handle {
     pub fn stats(&self) -> HostStats {
         HostStats {
-            connections_open: self.0.connections.open.load(Ordering::Relaxed),
-            requests_open: self.0.requests.open.load(Ordering::Relaxed),
+            connections_open: self.0.connections.open(),
+            requests_open: self.0.requests.open(),
             requests_received: self.0.requests.total.load(Ordering::Relaxed),
             engine: self.0.driver.stats(),
             events: self.0.publisher.as_ref().map(|it| it.stats()).unwrap_or_default(),
+            transfer_connections: self.0.transfer.as_ref().map_or(0, |it| it.connections.open()),
         }
     }
 
@@ -261,7 +303,13 @@ impl Handle {
 impl HostState {
     fn restart(&self) {
         self.driver.restart();
+        self.transfer.iter().for_each(KvTransfer::restart);
         self.crash.send_modify(|times| *times += 1);
+    }
+
+    /// Ends the engine as a failed assertion does. The response that is being written still gets out.
+    fn die(&self) {
+        self.died.send_replace(true);
     }
 
     fn record(&self, path: &str, headers: &HeaderMap, body: &Bytes) {
@@ -368,6 +416,10 @@ struct OpenGuard(Gauge);
 impl Gauge {
     fn new(changed: Arc<Notify>) -> Gauge {
         Gauge { open: Arc::default(), total: Arc::default(), changed }
+    }
+
+    fn open(&self) -> u64 {
+        self.open.load(Ordering::Relaxed)
     }
 
     fn enter(&self) -> OpenGuard {

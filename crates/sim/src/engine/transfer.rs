@@ -44,6 +44,8 @@ impl From<JobId> for HoldId {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hold {
     pub blocks: Vec<BlockId>,
+    /// How many tokens have their KV in them.
+    pub tokens: u32,
     pub until: Instant,
     /// Identifies the prompt, as in its job.
     pub seed: u64,
@@ -210,6 +212,7 @@ impl Engine {
         let Transfer::Out { lease } = sequence.transfer else { return };
         let hold = Hold {
             blocks: std::mem::take(&mut sequence.blocks),
+            tokens: sequence.computed as u32,
             until: now + lease,
             seed: sequence.job.seed,
         };

@@ -9,6 +9,7 @@ use super::api_format::ApiFormat;
 use super::driver::AnswerProgress;
 use super::request::{Delivery, GenerateRequest};
 use super::tool::ToolCall;
+use crate::engine::transfer::Content;
 use crate::engine::{Finish, Reject};
 use crate::text;
 
@@ -28,6 +29,8 @@ pub(super) struct PlannedAnswer {
     pub(super) delivery: Delivery,
     /// Whether usage reports cached tokens.
     pub(super) reports_cached: bool,
+    /// JSON, of the answer in one piece.
+    pub(super) kv_transfer_params: String,
 }
 
 pub(super) enum AnswerText {
@@ -100,6 +103,19 @@ impl AnswerText {
         AnswerText::ToolCall(CallPieces { name: escape(&call.name), pieces: pieces.collect() })
     }
 
+    /// What is said instead if the KV of the prompt was not its own: other syllables, and no JSON in a tool call.
+    fn wrong(&self) -> AnswerText {
+        match self {
+            AnswerText::Seeded(seed) => AnswerText::Seeded(text::wrong_seed(*seed)),
+            AnswerText::ToolCall(call) => {
+                let pieces = (0..call.pieces.len() as u32).map(|index| {
+                    text::answer_piece(text::wrong_seed(0), index).map(char::from).iter().collect()
+                });
+                AnswerText::ToolCall(CallPieces { name: call.name.clone(), pieces: pieces.collect() })
+            }
+        }
+    }
+
     fn put(&self, index: u32, out: &mut BytesMut) {
         match self {
             AnswerText::Seeded(seed) => out.put_slice(&text::answer_piece(*seed, index)),
@@ -109,6 +125,25 @@ impl AnswerText {
 }
 
 impl PlannedAnswer {
+    /// Takes into account what became known with the first token. To be called once.
+    pub(super) fn begin(&mut self, progress: AnswerProgress) {
+        if progress.content == Content::Wrong {
+            self.words = self.words.wrong();
+        }
+    }
+
+    /// With its prefix.
+    pub(super) fn full_id(&self) -> String {
+        let prefix = match self.api {
+            ApiFormat::Chat => "chatcmpl-",
+            ApiFormat::Completion => "cmpl-",
+            ApiFormat::Responses => "resp_",
+            ApiFormat::Messages => "msg_",
+            ApiFormat::Generate => "",
+        };
+        format!("{prefix}{}", self.id)
+    }
+
     /// The event of one token.
     pub(super) fn put_token(&self, template: &StreamTemplate, index: u32, out: &mut BytesMut) {
         let is_last = index + 1 == self.tokens;

@@ -12,7 +12,7 @@ use http_body::{Frame, SizeHint};
 
 use super::OpenGuard;
 use super::answer::{PlannedAnswer, StreamTemplate};
-use super::driver::{AnswerProgress, Ticket};
+use super::driver::{AnswerEnd, AnswerProgress, Ticket};
 
 /// Buffer allocated at once for the events of a stream: about a dozen.
 const SCRATCH_BYTES: usize = 4096;
@@ -111,6 +111,11 @@ impl EventStream {
         if self.sent_tokens == self.progress.tokens {
             self.progress = ready!(self.ticket.poll_beyond(self.sent_tokens, context));
         }
+        if self.progress.end == Some(AnswerEnd::Failed) {
+            self.sent_tokens = self.answer.tokens;
+            self.due.extend(self.answer.failure(self.progress).into_iter().map(Bytes::from));
+            return Poll::Ready(self.due.pop_front());
+        }
         let event = match self.template.take() {
             Some(template) => self.next_token(template),
             None => self.open(),
@@ -120,6 +125,7 @@ impl EventStream {
 
     /// The first event: of the opening, or of the first token where there is none.
     fn open(&mut self) -> Bytes {
+        self.answer.begin(self.progress);
         let mut template = self.answer.template(self.progress);
         self.due.extend(template.opening.drain(..).map(Bytes::from));
         match self.due.pop_front() {

@@ -64,10 +64,11 @@ pub(super) fn whole(answer: &PlannedAnswer, progress: AnswerProgress) -> String 
         ),
     };
     format!(
-        r#"{}"choices":[{{"index":0,"message":{{"role":"assistant","content":{content},"refusal":null,"annotations":null,"audio":null,"function_call":null,"tool_calls":[{tool_calls}],"reasoning":null}},"logprobs":null,"finish_reason":"{}","stop_reason":null,"token_ids":null}}],"service_tier":null,"system_fingerprint":null,"usage":{},"prompt_logprobs":null,"prompt_token_ids":null,"kv_transfer_params":null}}"#,
+        r#"{}"choices":[{{"index":0,"message":{{"role":"assistant","content":{content},"refusal":null,"annotations":null,"audio":null,"function_call":null,"tool_calls":[{tool_calls}],"reasoning":null}},"logprobs":null,"finish_reason":"{}","stop_reason":null,"token_ids":null}}],"service_tier":null,"system_fingerprint":null,"usage":{},"prompt_logprobs":null,"prompt_token_ids":null,"kv_transfer_params":{}}}"#,
         head(answer, "chat.completion"),
         finish_reason(answer),
-        answer.usage(progress)
+        answer.usage(progress),
+        answer.kv_transfer_params
     )
 }
 

@@ -28,11 +28,12 @@ pub(super) fn closing(answer: &PlannedAnswer, progress: AnswerProgress) -> Vec<S
 
 pub(super) fn whole(answer: &PlannedAnswer, progress: AnswerProgress) -> String {
     format!(
-        r#"{}"choices":[{{"index":0,"text":"{}","logprobs":null,"finish_reason":"{}","stop_reason":null,"token_ids":null,"prompt_logprobs":null,"prompt_token_ids":null}}],"service_tier":null,"system_fingerprint":null,"usage":{},"kv_transfer_params":null}}"#,
+        r#"{}"choices":[{{"index":0,"text":"{}","logprobs":null,"finish_reason":"{}","stop_reason":null,"token_ids":null,"prompt_logprobs":null,"prompt_token_ids":null}}],"service_tier":null,"system_fingerprint":null,"usage":{},"kv_transfer_params":{}}}"#,
         head(answer),
         answer.text(),
         finish_reason(answer),
-        answer.usage(progress)
+        answer.usage(progress),
+        answer.kv_transfer_params
     )
 }
 

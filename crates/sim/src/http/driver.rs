@@ -14,12 +14,13 @@ use std::time::Duration;
 
 use maitre_base::Instant;
 use parking_lot::Mutex;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, oneshot};
 
 use super::HostConfig;
 use super::fault::Faults;
 use crate::clock::{self, Clock};
-use crate::engine::{self, Engine, Job, JobId, Reject, TokenOutput};
+use crate::engine::transfer::{Content, FetchOutcome, Hold, HoldId, KvFetch, Transfer, TransferCounters};
+use crate::engine::{self, Engine, Job, JobId, KnownPrompt, Reject, TokenOutput};
 use crate::events::Publisher;
 use crate::histogram::Histogram;
 use crate::kv::{Change, Root};
@@ -49,15 +50,47 @@ pub(super) struct EngineDriver {
 struct Core {
     engine: Engine,
     /// By slot of the job.
-    progress: Vec<Option<Arc<Progress>>>,
+    requests: Vec<Option<JobRequest>>,
+}
+
+/// The request behind a job.
+struct JobRequest {
+    job: JobId,
+    progress: Arc<Progress>,
+    /// Starts the fetch of its KV, if it comes from elsewhere.
+    fetch: Option<oneshot::Sender<KvFetch>>,
 }
 
 /// How far one answer is.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct AnswerProgress {
     pub(super) tokens: u32,
     pub(super) cached_tokens: u32,
-    pub(super) done: bool,
+    pub(super) content: Content,
+    pub(super) end: Option<AnswerEnd>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum AnswerEnd {
+    Complete,
+    /// The KV of its prompt did not come. There are no tokens.
+    Failed,
+}
+
+impl Default for AnswerProgress {
+    fn default() -> AnswerProgress {
+        AnswerProgress { tokens: 0, cached_tokens: 0, content: Content::Right, end: None }
+    }
+}
+
+/// A job that sends or receives KV.
+#[derive(Default)]
+pub(super) struct TransferPlan {
+    pub(super) transfer: Transfer,
+    /// Reported instead of the hits here.
+    pub(super) cached_tokens: Option<u32>,
+    /// Where to announce that the KV is to be fetched.
+    pub(super) fetch: Option<oneshot::Sender<KvFetch>>,
 }
 
 #[derive(Debug, Default)]
@@ -68,6 +101,8 @@ struct Progress {
 #[derive(Debug, Default)]
 struct ProgressCell {
     progress: AnswerProgress,
+    /// Reported instead of the engine's number.
+    cached_tokens: Option<u32>,
     /// Wakes on any token, or only on the last.
     waits_for_all: bool,
     waker: Option<Waker>,
@@ -92,7 +127,7 @@ impl EngineDriver {
             None => config.engine.changes_max,
         };
         let engine = Engine::new(engine::EngineConfig { changes_max, ..config.engine });
-        let core = Core { engine, progress: Vec::new() };
+        let core = Core { engine, requests: Vec::new() };
         EngineDriver {
             core: Arc::new(Mutex::new(core)),
             clock: Clock::start(),
@@ -114,19 +149,71 @@ impl EngineDriver {
         }
     }
 
+    pub(super) async fn sleep_until(&self, moment: Instant) {
+        self.clock.sleep_until(moment).await;
+    }
+
+    /// How much faster than the profile this engine runs.
+    pub(super) fn speedup(&self) -> f64 {
+        self.speedup
+    }
+
     pub(super) fn submit(&self, arrived: Instant, job: Job) -> Result<Ticket, Reject> {
-        let progress = Arc::new(Progress::default());
+        self.submit_transfer(arrived, job, TransferPlan::default())
+    }
+
+    pub(super) fn submit_transfer(
+        &self,
+        arrived: Instant,
+        job: Job,
+        plan: TransferPlan,
+    ) -> Result<Ticket, Reject> {
+        let cell = ProgressCell { cached_tokens: plan.cached_tokens, ..ProgressCell::default() };
+        let progress = Arc::new(Progress { cell: Mutex::new(cell) });
         let mut core = self.core.lock();
-        let job = core.engine.submit(arrived, job)?;
+        let job = core.engine.submit_transfer(arrived, job, KnownPrompt::default(), plan.transfer)?;
         let slot = job.slot as usize;
-        if core.progress.len() <= slot {
-            core.progress.resize(slot + 1, None);
+        if core.requests.len() <= slot {
+            core.requests.resize_with(slot + 1, || None);
         }
-        core.progress[slot] = Some(Arc::clone(&progress));
+        core.requests[slot] = Some(JobRequest { job, progress: Arc::clone(&progress), fetch: plan.fetch });
         drop(core);
-        self.work.notify_one();
-        self.changed.notify_waiters();
+        self.wake();
         Ok(Ticket { core: Arc::clone(&self.core), changed: Arc::clone(&self.changed), job, progress })
+    }
+
+    /// Ends the fetch of a job's KV.
+    pub(super) fn finish_fetch(&self, id: JobId, outcome: FetchOutcome) {
+        let mut core = self.core.lock();
+        core.engine.finish_fetch(id, outcome);
+        core.report_fetch(id, outcome);
+        drop(core);
+        self.wake();
+    }
+
+    /// What another engine may read, until it is released.
+    pub(super) fn hold(&self, id: HoldId) -> Option<Hold> {
+        self.core.lock().engine.hold(id).cloned()
+    }
+
+    pub(super) fn extend_hold(&self, id: HoldId, until: Instant) {
+        self.core.lock().engine.extend_hold(id, until);
+    }
+
+    /// Frees what was held for another engine. Returns whether there was something.
+    pub(super) fn release_hold(&self, id: HoldId) -> bool {
+        let released = self.core.lock().engine.release_hold(id);
+        self.wake();
+        released
+    }
+
+    /// When the next lease ends.
+    pub(super) fn next_expiry(&self) -> Option<Instant> {
+        self.core.lock().engine.next_expiry()
+    }
+
+    pub(super) fn transfer_counters(&self) -> TransferCounters {
+        self.core.lock().engine.transfer_counters()
     }
 
     /// Runs steps for ever.
@@ -136,7 +223,7 @@ impl EngineDriver {
         let mut steps = 0u32;
         loop {
             let Some(span) = self.begin_step() else {
-                self.work.notified().await;
+                self.wait_for_work().await;
                 begin = self.clock.now();
                 continue;
             };
@@ -185,15 +272,40 @@ impl EngineDriver {
     pub(super) fn restart(&self) {
         let mut core = self.core.lock();
         core.engine.restart();
-        core.progress.clear();
+        core.requests.clear();
         // Under the lock: no batch from before the restart may follow the first one after it.
         self.publisher.iter().for_each(|it| it.restart());
         drop(core);
         self.changed.notify_waiters();
     }
 
+    fn wake(&self) {
+        self.work.notify_one();
+        self.changed.notify_waiters();
+    }
+
+    /// A job, a fetch, a release; or the end of a lease.
+    async fn wait_for_work(&self) {
+        match self.next_expiry() {
+            None => self.work.notified().await,
+            Some(expiry) => tokio::select! {
+                () = self.work.notified() => {}
+                () = self.clock.sleep_until(expiry) => {}
+            },
+        }
+    }
+
     fn begin_step(&self) -> Option<Duration> {
-        self.core.lock().engine.begin_step()
+        let now = self.clock.now();
+        let mut core = self.core.lock();
+        let expired = core.engine.expire_holds(now);
+        let span = core.engine.begin_step();
+        core.start_fetches();
+        drop(core);
+        if expired {
+            self.changed.notify_waiters();
+        }
+        span
     }
 
     fn finish_step(&self, now: Instant, outputs: &mut Vec<TokenOutput>) {
@@ -222,24 +334,48 @@ fn scale(span: Duration, factor: f64) -> Duration {
 
 impl Core {
     fn deliver(&mut self, output: &TokenOutput) {
-        let place = &mut self.progress[output.job.slot as usize];
-        let Some(progress) = place else { return };
-        progress.report(AnswerProgress {
-            tokens: output.index + 1,
-            cached_tokens: output.cached_tokens,
-            done: output.finish.is_some(),
-        });
-        if output.finish.is_some() {
+        let place = &mut self.requests[output.job.slot as usize];
+        let Some(request) = place else { return };
+        let end = output.finish.map(|_| AnswerEnd::Complete);
+        request.progress.report(output.index + 1, output.cached_tokens, end);
+        if end.is_some() {
             *place = None;
+        }
+    }
+
+    /// Announces the fetches of the last step. A request that has gone needs none.
+    fn start_fetches(&mut self) {
+        for fetch in self.engine.take_fetches() {
+            let request = self.requests.get_mut(fetch.job.slot as usize).and_then(Option::as_mut);
+            let sender = request.filter(|it| it.job == fetch.job).and_then(|it| it.fetch.take());
+            if let Some(sender) = sender {
+                // Only a restart drops the receiver.
+                let _ = sender.send(fetch);
+            }
+        }
+    }
+
+    fn report_fetch(&mut self, id: JobId, outcome: FetchOutcome) {
+        let Some(place) = self.requests.get_mut(id.slot as usize) else { return };
+        let Some(request) = place.as_ref().filter(|it| it.job == id) else { return };
+        match outcome {
+            FetchOutcome::Arrived { content, .. } => {
+                request.progress.cell.lock().progress.content = content;
+            }
+            FetchOutcome::Failed => {
+                request.progress.report(0, 0, Some(AnswerEnd::Failed));
+                *place = None;
+            }
         }
     }
 }
 
 impl Progress {
-    fn report(&self, progress: AnswerProgress) {
+    fn report(&self, tokens: u32, cached_tokens: u32, end: Option<AnswerEnd>) {
         let mut cell = self.cell.lock();
-        cell.progress = progress;
-        let waker = if progress.done || !cell.waits_for_all { cell.waker.take() } else { None };
+        let cached_tokens = cell.cached_tokens.unwrap_or(cached_tokens);
+        cell.progress = AnswerProgress { tokens, cached_tokens, end, ..cell.progress };
+        let waker = if end.is_some() || !cell.waits_for_all { cell.waker.take() } else { None };
         drop(cell);
         if let Some(waker) = waker {
             waker.wake();
@@ -248,10 +384,14 @@ impl Progress {
 }
 
 impl Ticket {
-    /// Ready once the answer has more than `tokens` tokens.
+    pub(super) fn job(&self) -> JobId {
+        self.job
+    }
+
+    /// Ready once the answer has more than `tokens` tokens, or has failed.
     pub(super) fn poll_beyond(&self, tokens: u32, context: &mut Context<'_>) -> Poll<AnswerProgress> {
         let mut cell = self.progress.cell.lock();
-        if cell.progress.tokens > tokens {
+        if cell.progress.tokens > tokens || cell.progress.end == Some(AnswerEnd::Failed) {
             return Poll::Ready(cell.progress);
         }
         cell.waits_for_all = false;
@@ -259,11 +399,11 @@ impl Ticket {
         Poll::Pending
     }
 
-    /// Waits for the whole answer.
+    /// Waits for the whole answer, or its failure.
     pub(super) async fn finished(&self) -> AnswerProgress {
         poll_fn(|context| {
             let mut cell = self.progress.cell.lock();
-            if cell.progress.done {
+            if cell.progress.end.is_some() {
                 return Poll::Ready(cell.progress);
             }
             cell.waits_for_all = true;
@@ -276,19 +416,20 @@ impl Ticket {
 
 impl Drop for Ticket {
     fn drop(&mut self) {
-        if self.progress.cell.lock().progress.done {
+        if self.progress.cell.lock().progress.end.is_some() {
             return;
         }
         let mut core = self.core.lock();
+        core.engine.abort(self.job);
+        core.start_fetches();
         // The step may have ended between the two locks, or the engine restarted; then the slot may belong to another
         // job or to none.
-        let place = core.progress.get_mut(self.job.slot as usize);
+        let place = core.requests.get_mut(self.job.slot as usize);
         if let Some(place) = place
-            && place.as_ref().is_some_and(|it| Arc::ptr_eq(it, &self.progress))
+            && place.as_ref().is_some_and(|it| it.job == self.job)
         {
             *place = None;
         }
-        core.engine.abort(self.job);
         drop(core);
         self.changed.notify_waiters();
     }

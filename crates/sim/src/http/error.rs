@@ -29,6 +29,25 @@ impl ApiError {
         }
     }
 
+    /// A request that ended inside the engine.
+    pub(super) fn internal() -> ApiError {
+        ApiError::of_engine("Internal server error")
+    }
+
+    /// The engine is dead.
+    pub(super) fn engine_dead() -> ApiError {
+        ApiError::of_engine("EngineCore encountered an issue. See stack trace (above) for the root cause.")
+    }
+
+    fn of_engine(message: &str) -> ApiError {
+        ApiError {
+            status: StatusCode::INTERNAL_SERVER_ERROR,
+            message: message.to_owned(),
+            kind: "InternalServerError",
+            param: None,
+        }
+    }
+
     /// A status without further details.
     pub(super) fn plain(status: StatusCode) -> ApiError {
         let kind = status.canonical_reason().unwrap_or("Error");
@@ -43,6 +62,18 @@ impl ApiError {
             "code": self.status.as_u16(),
         }})
         .to_string()
+    }
+}
+
+impl ApiError {
+    /// The event of a stream that fails after its head, with vLLM's spaces.
+    pub(super) fn to_event(&self) -> String {
+        format!(
+            "data: {{\"error\": {{\"message\": {}, \"type\": \"{}\", \"param\": null, \"code\": {}}}}}\n\n",
+            json!(self.message),
+            self.kind,
+            self.status.as_u16()
+        )
     }
 }
 

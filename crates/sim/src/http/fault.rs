@@ -25,6 +25,19 @@ pub enum Fault {
     Status { status: u16 },
     /// Every step takes this many times as long; not counted in `times`.
     Slow { factor: f64 },
+    /// KV takes this many times as long to arrive here; not counted in `times`.
+    SlowLink { factor: f64 },
+    /// New connections to the side channel are accepted and never answered: a lost peer.
+    SilentSideChannel,
+}
+
+impl Fault {
+    fn is_of_requests(self) -> bool {
+        !matches!(
+            self,
+            Fault::RefuseConnections | Fault::Slow { .. } | Fault::SlowLink { .. } | Fault::SilentSideChannel
+        )
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
@@ -49,7 +62,7 @@ impl Injection {
     }
 }
 
-/// Which requests a fault strikes. Faults of connections strike all of them.
+/// Which requests a fault strikes. Faults of connections strike all of them, faults of the link every transfer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Scope {
@@ -79,17 +92,26 @@ impl Faults {
         self.take(|it| it.fault == Fault::RefuseConnections).is_some()
     }
 
+    /// Whether this new connection to the side channel gets no answers.
+    pub(super) fn take_side_channel(&self) -> bool {
+        self.take(|it| it.fault == Fault::SilentSideChannel).is_some()
+    }
+
     /// The fault for this request.
     pub(super) fn take_request(&self, is_work: bool) -> Option<Fault> {
-        self.take(|it| {
-            let is_of_requests = !matches!(it.fault, Fault::RefuseConnections | Fault::Slow { .. });
-            is_of_requests && (is_work || it.scope == Scope::All)
-        })
+        self.take(|it| it.fault.is_of_requests() && (is_work || it.scope == Scope::All))
     }
 
     pub(super) fn slow_factor(&self) -> f64 {
         match *self.present.lock() {
             Some(Injection { fault: Fault::Slow { factor }, .. }) => factor,
+            _ => 1.0,
+        }
+    }
+
+    pub(super) fn link_slowness(&self) -> f64 {
+        match *self.present.lock() {
+            Some(Injection { fault: Fault::SlowLink { factor }, .. }) => factor,
             _ => 1.0,
         }
     }
@@ -148,5 +170,10 @@ mod tests {
         assert_eq!(faults.slow_factor(), 3.0);
         faults.clear();
         assert_eq!(faults.slow_factor(), 1.0);
+        faults.inject(Injection::always(Fault::SlowLink { factor: 9.0 }));
+        assert_eq!(
+            (faults.take_request(true), faults.slow_factor(), faults.link_slowness()),
+            (None, 1.0, 9.0)
+        );
     }
 }

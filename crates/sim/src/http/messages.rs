@@ -46,6 +46,12 @@ pub(super) fn closing(answer: &PlannedAnswer, progress: AnswerProgress) -> Vec<S
     ]
 }
 
+/// The event of a stream that fails.
+pub(super) fn failure() -> String {
+    let error = r#""error":{"type":"InternalServerError","message":"Internal server error"}"#;
+    event("error", error)
+}
+
 pub(super) fn whole(answer: &PlannedAnswer, progress: AnswerProgress) -> String {
     let content = match &answer.words {
         AnswerText::Seeded(_) => format!(r#"{{"type":"text","text":"{}"}}"#, answer.text()),

@@ -4,11 +4,15 @@ use std::fmt::Write;
 
 use super::HostState;
 use super::answer::escape;
+use super::transfer::{Connector, TransferMetrics};
+use crate::engine::EngineStats;
+use crate::engine::transfer::TransferCounters;
 use crate::histogram::Histogram;
 
 pub(super) fn render(state: &HostState) -> String {
     let stats = state.driver.stats();
     let (first_token, inter_token) = state.driver.histograms();
+    let transfers = state.driver.transfer_counters();
     let counters = stats.counters;
     let model = escape(&state.config.model);
     let mut page = MetricsText {
@@ -25,7 +29,10 @@ pub(super) fn render(state: &HostState) -> String {
         "gauge",
         "num_requests_waiting_by_reason",
         "Number of waiting requests by reason.",
-        &[("reason=\"capacity\"", stats.waiting as f64), ("reason=\"deferred\"", 0.0)],
+        &[
+            ("reason=\"capacity\"", (stats.waiting - stats.receiving) as f64),
+            ("reason=\"deferred\"", stats.receiving as f64),
+        ],
     );
     page.gauge(
         "kv_cache_usage_perc",
@@ -45,6 +52,7 @@ pub(super) fn render(state: &HostState) -> String {
     page.counter("num_preemptions", "Cumulative number of preemption from the engine.", counters.preemptions);
     page.counter("prompt_tokens", "Number of prefill tokens processed.", counters.prompt_tokens);
     page.counter("generation_tokens", "Number of generation tokens processed.", counters.answer_tokens);
+    page.prompt_sources(&stats, &transfers);
     page.family(
         "counter",
         "request_success_total",
@@ -53,7 +61,7 @@ pub(super) fn render(state: &HostState) -> String {
             ("finished_reason=\"stop\"", counters.stopped as f64),
             ("finished_reason=\"length\"", counters.reached_length as f64),
             ("finished_reason=\"abort\"", counters.aborted as f64),
-            ("finished_reason=\"error\"", 0.0),
+            ("finished_reason=\"error\"", transfers.failed as f64),
         ],
     );
     let about = "Histogram of time to first token in seconds.";
@@ -64,6 +72,13 @@ pub(super) fn render(state: &HostState) -> String {
         &inter_token,
     );
     page.cache_config(state);
+    if let Some(transfer) = &state.transfer {
+        let metrics = transfer.metrics.lock().clone();
+        page.external_cache(&stats, &transfers);
+        match transfer.connector() {
+            Connector::Nixl(_) => page.nixl(&metrics, &transfers),
+        }
+    }
     page.text
 }
 
@@ -102,7 +117,70 @@ impl MetricsText {
         }
         let _ = writeln!(self.text, "vllm:{name}_bucket{{{labels},le=\"+Inf\"}} {:?}", count as f64);
         let _ = writeln!(self.text, "vllm:{name}_count{{{labels}}} {:?}", count as f64);
-        let _ = writeln!(self.text, "vllm:{name}_sum{{{labels}}} {:?}", histogram.sum_seconds());
+        let _ = writeln!(self.text, "vllm:{name}_sum{{{labels}}} {:?}", histogram.sum());
+    }
+
+    /// Where the tokens of answered prompts came from.
+    fn prompt_sources(&mut self, stats: &EngineStats, transfers: &TransferCounters) {
+        let (local, received) = (transfers.local_tokens, transfers.received_tokens);
+        let computed = stats.counters.prompt_tokens.saturating_sub(local + received);
+        self.family(
+            "counter",
+            "prompt_tokens_by_source_total",
+            "Number of prompt tokens by source.",
+            &[
+                ("source=\"local_compute\"", computed as f64),
+                ("source=\"local_cache_hit\"", local as f64),
+                ("source=\"external_kv_transfer\"", received as f64),
+            ],
+        );
+        self.counter("prompt_tokens_cached", "Number of cached prompt tokens.", local + received);
+        self.family(
+            "counter",
+            "prompt_tokens_cached_by_source_total",
+            "Number of cached prompt tokens by source.",
+            &[("source=\"device\"", local as f64), ("source=\"p2p\"", received as f64)],
+        );
+    }
+
+    /// What a connector was asked for, and what it had.
+    fn external_cache(&mut self, stats: &EngineStats, transfers: &TransferCounters) {
+        self.counter(
+            "external_prefix_cache_queries",
+            "External prefix cache queries, in terms of number of queried tokens.",
+            stats.counters.queried_tokens - stats.counters.hit_tokens,
+        );
+        self.counter(
+            "external_prefix_cache_hits",
+            "External prefix cache hits, in terms of number of cached tokens.",
+            transfers.received_tokens,
+        );
+    }
+
+    fn nixl(&mut self, metrics: &TransferMetrics, transfers: &TransferCounters) {
+        self.histogram("nixl_xfer_time_seconds", "Histogram of NIXL transfer durations.", &metrics.seconds);
+        self.histogram("nixl_bytes_transferred", "Histogram of bytes in NIXL transfers.", &metrics.bytes);
+        self.histogram(
+            "nixl_num_descriptors",
+            "Histogram of descriptors in NIXL transfers.",
+            &metrics.blocks,
+        );
+        self.counter("nixl_num_failed_transfers", "Failed NIXL transfers.", metrics.failed_transfers);
+        self.counter(
+            "nixl_num_failed_notifications",
+            "Failed NIXL notifications.",
+            metrics.failed_notifications,
+        );
+        self.counter(
+            "nixl_num_kv_expired_reqs",
+            "Requests whose KV expired before it was read.",
+            transfers.expired,
+        );
+        self.counter(
+            "nixl_num_notifications_after_expiry",
+            "Notifications for requests whose KV had been freed.",
+            metrics.after_expiry,
+        );
     }
 
     /// The static one, from which routers read the size of the cache. It has no model in vLLM either.

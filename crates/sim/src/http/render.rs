@@ -3,6 +3,7 @@
 use super::answer::{PlannedAnswer, StreamTemplate};
 use super::api_format::ApiFormat;
 use super::driver::AnswerProgress;
+use super::error::ApiError;
 use super::{chat, completion, messages, responses};
 
 impl PlannedAnswer {
@@ -23,6 +24,18 @@ impl PlannedAnswer {
             ApiFormat::Responses => responses::closing(self, progress),
             ApiFormat::Messages => messages::closing(self, progress),
         }
+    }
+
+    /// The events of an answer that fails before its first token: what opens it, and the error.
+    pub(super) fn failure(&self, progress: AnswerProgress) -> Vec<String> {
+        let mut events = self.template(progress).opening;
+        events.truncate(1);
+        let error = ApiError::internal();
+        match self.api {
+            ApiFormat::Messages => events.push(messages::failure()),
+            _ => events.extend([error.to_event(), "data: [DONE]\n\n".to_owned()]),
+        }
+        events
     }
 
     /// The answer in one piece.

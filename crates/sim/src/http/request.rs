@@ -48,6 +48,8 @@ pub(super) struct RequestFields<'a> {
     ignore_eos: Option<bool>,
     cache_salt: Option<String>,
     n: Option<u32>,
+    #[serde(borrow)]
+    kv_transfer_params: Option<&'a RawValue>,
 }
 
 #[derive(Default, Deserialize)]
@@ -90,6 +92,8 @@ pub(super) struct GenerateRequest {
     pub(super) ignore_eos: bool,
     /// The tool that must be called, if one must.
     pub(super) call: Option<ToolCall>,
+    /// As JSON, for the connector.
+    pub(super) kv_transfer_params: Option<String>,
 }
 
 /// How an answer is sent. A complete one always includes its usage.
@@ -128,6 +132,7 @@ impl GenerateRequest {
             prompt: fields.prompt_of(api)?,
             call: tool::forced(api, fields.tools, fields.tool_choice)?,
             model: fields.model,
+            kv_transfer_params: fields.kv_transfer_params.map(|it| it.get().to_owned()),
             salt: fields.cache_salt.unwrap_or_default(),
             delivery,
             max_tokens,

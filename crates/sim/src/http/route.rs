@@ -2,54 +2,30 @@
 
 use std::sync::Arc;
 
-use bytes::Bytes;
-use http::header::{AUTHORIZATION, CONTENT_TYPE, DATE, HeaderValue};
+use http::header::{AUTHORIZATION, DATE, HeaderValue};
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Limited};
 use hyper::body::Incoming;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::answer::{AnswerLength, AnswerText, PlannedAnswer, escape};
 use super::api_format::ApiFormat;
-use super::body::{AfterLimit, Body, ConnectionCut, EventStream, FrameLimit};
-use super::driver::Ticket;
+use super::body::{AfterLimit, Body, ConnectionCut, FrameLimit};
 use super::error::ApiError;
 use super::fault::{Fault, Injection};
+use super::generate::{PostedRequest, generate};
 use super::misconfiguration::Misconfiguration;
-use super::pooling;
-use super::request::{self, Delivery, GenerateRequest};
-use super::{HostState, OpenGuard, metrics};
+use super::reply::{RouteReply, respond};
+use super::{HostState, metrics, pooling, request};
 use crate::clock;
-use crate::engine::{self, Job};
 use crate::events::disturbance::Disturbance;
-use crate::kv::{Names, Root};
 use crate::text;
 
 /// Maximum body. Chosen: the default of the router, so that the router's limit applies first.
 const BODY_BYTES_MAX: usize = 16 << 20;
 
-const JSON: &str = "application/json";
-const EVENTS: &str = "text/event-stream; charset=utf-8";
 /// Prometheus' text format, as vLLM announces it.
 const METRICS: &str = "text/plain; version=1.0.0; charset=utf-8";
-
-/// A response before faults are applied.
-enum RouteReply {
-    Whole { content_type: &'static str, content: Bytes },
-    EventStream(Box<EventStream>),
-    Empty,
-}
-
-impl RouteReply {
-    fn json(value: &Value) -> RouteReply {
-        RouteReply::text(value.to_string())
-    }
-
-    fn text(json: String) -> RouteReply {
-        RouteReply::Whole { content_type: JSON, content: json.into() }
-    }
-}
 
 /// Serves one request. An error closes the connection without a response.
 pub(super) async fn serve(
@@ -83,7 +59,10 @@ async fn answer(state: Arc<HostState>, request: Request<Incoming>) -> Result<Res
         state.record(path, &parts.headers, &body);
     }
     let limit = match state.faults.take_request(parts.method == Method::POST) {
-        None | Some(Fault::RefuseConnections | Fault::Slow { .. }) => None,
+        None
+        | Some(
+            Fault::RefuseConnections | Fault::Slow { .. } | Fault::SlowLink { .. } | Fault::SilentSideChannel,
+        ) => None,
         Some(Fault::CloseBeforeHeaders) => return Err(ConnectionCut),
         Some(Fault::Stall) => std::future::pending().await,
         Some(Fault::Status { status }) => {
@@ -118,12 +97,6 @@ fn is_authorized(state: &HostState, path: &str, key: Option<&HeaderValue>) -> bo
     });
     let given = key.and_then(|it| it.to_str().ok()?.strip_prefix("Bearer "));
     !path.starts_with("/v1") || wanted.is_none_or(|wanted| given == Some(wanted))
-}
-
-struct PostedRequest<'a> {
-    path: &'a str,
-    request_id: Option<&'a HeaderValue>,
-    body: &'a [u8],
 }
 
 const GET_PATHS: &[&str] = &["/health", "/ping", "/version", "/v1/models", "/metrics", "/kv_event_sources"];
@@ -181,103 +154,6 @@ async fn post(state: &HostState, posted: PostedRequest<'_>) -> Result<RouteReply
         "/ping" => Ok(RouteReply::Empty),
         path if GET_PATHS.contains(&path) => Err(ApiError::plain(StatusCode::METHOD_NOT_ALLOWED)),
         _ => Err(ApiError::plain(StatusCode::NOT_FOUND)),
-    }
-}
-
-async fn generate(
-    state: &HostState,
-    api: ApiFormat,
-    posted: PostedRequest<'_>,
-) -> Result<RouteReply, ApiError> {
-    let arrived = state.driver.now();
-    let ask = GenerateRequest::parse(api, posted.body)?;
-    if ask.delivery != Delivery::Whole && api == ApiFormat::Generate {
-        return Err(ApiError::bad_request("stream: not simulated on this route"));
-    }
-    let model = state.model(ask.model.as_deref())?;
-    let root = state.root(model, &state.salt(&ask)?);
-    let seed = text::seed(model, &ask.prompt);
-    let words = AnswerText::new(ask.call.as_ref(), seed);
-    let profile = &state.config.engine.profile;
-    let length = AnswerLength::of(&ask, &words, profile.context_tokens_max)?;
-    let answer = PlannedAnswer {
-        api,
-        id: state.answer_id(posted.request_id),
-        model: escape(model),
-        created: clock::unix_seconds(),
-        prompt_tokens: ask.prompt.len() as u32,
-        tokens: length.tokens,
-        finish: length.finish,
-        words,
-        delivery: ask.delivery,
-        reports_cached: state.config.misconfigurations.reports_cached_tokens(),
-    };
-    let job = Job { root, prompt: ask.prompt, seed, answer_tokens: length.tokens, finish: length.finish };
-    state.driver.wait_overhead(arrived, profile.overhead).await;
-    let ticket = state.driver.submit(arrived, job)?;
-    match ask.delivery {
-        Delivery::EventStream { .. } => {
-            Ok(RouteReply::EventStream(Box::new(EventStream::new(ticket, answer))))
-        }
-        Delivery::Whole => {
-            let progress = ticket.finished().await;
-            Ok(RouteReply::text(answer.whole(progress)))
-        }
-    }
-}
-
-impl HostState {
-    /// The model or adapter of this name; without a name, the model.
-    pub(super) fn model(&self, name: Option<&str>) -> Result<&str, ApiError> {
-        let Some(name) = name else { return Ok(&self.config.model) };
-        let names = std::iter::once(&self.config.model).chain(&self.config.adapters);
-        let known = names.into_iter().find(|it| *it == name);
-        known.map(String::as_str).ok_or_else(|| ApiError::unknown_model(name))
-    }
-
-    /// The salt for the cache. Without prefix caching, every request gets another one.
-    fn salt(&self, ask: &GenerateRequest) -> Result<String, ApiError> {
-        let odd = |is: fn(&Misconfiguration) -> bool| self.config.misconfigurations.any(is);
-        if !self.config.misconfigurations.caches_prefixes() {
-            let number = self.requests.total.load(std::sync::atomic::Ordering::Relaxed);
-            return Ok(number.to_string());
-        }
-        if !ask.salt.is_empty() && odd(|it| matches!(it, Misconfiguration::RefusesSalts)) {
-            return Err(ApiError::bad_request("cache_salt: extra fields are not permitted"));
-        }
-        Ok(if odd(|it| matches!(it, Misconfiguration::IgnoresSalts)) {
-            String::new()
-        } else {
-            ask.salt.clone()
-        })
-    }
-
-    /// The root of the cache for this model or adapter.
-    fn root(&self, name: &str, salt: &str) -> Root {
-        let model = &self.config.model;
-        Root::new(Names { model, adapter: (name != model).then_some(name), salt })
-    }
-
-    /// Submits a job that only prefills. It costs one answer token, which is discarded.
-    pub(super) fn submit_prefill(&self, model: &str, prompt: Vec<u32>) -> Result<Ticket, ApiError> {
-        let job = Job {
-            root: self.root(model, ""),
-            seed: text::seed(model, &prompt),
-            prompt,
-            answer_tokens: 1,
-            finish: engine::Finish::Stop,
-        };
-        Ok(self.driver.submit(self.driver.now(), job)?)
-    }
-
-    fn answer_id(&self, request_id: Option<&HeaderValue>) -> String {
-        match request_id.and_then(|it| it.to_str().ok()) {
-            Some(id) => escape(id),
-            None => {
-                let number = self.requests.total.load(std::sync::atomic::Ordering::Relaxed);
-                format!("{:016x}", maitre_base::hash::pair(u64::from(self.addr.port()), number))
-            }
-        }
     }
 }
 
@@ -388,27 +264,4 @@ fn set_fault(state: &HostState, method: &Method, body: &[u8]) -> Result<RouteRep
         _ => return Err(ApiError::plain(StatusCode::METHOD_NOT_ALLOWED)),
     }
     Ok(RouteReply::Empty)
-}
-
-fn respond(
-    reply: Result<RouteReply, ApiError>,
-    limit: Option<FrameLimit>,
-    open: OpenGuard,
-) -> Response<Body> {
-    let (status, content_type, body) = match reply {
-        Ok(RouteReply::Whole { content_type, content }) => {
-            (StatusCode::OK, Some(content_type), Body::whole(content, limit, open))
-        }
-        Ok(RouteReply::EventStream(stream)) => {
-            (StatusCode::OK, Some(EVENTS), Body::stream(stream, limit, open))
-        }
-        Ok(RouteReply::Empty) => (StatusCode::OK, None, Body::whole(Bytes::new(), limit, open)),
-        Err(refusal) => (refusal.status, Some(JSON), Body::whole(refusal.to_json(), limit, open)),
-    };
-    let mut response = Response::new(body);
-    *response.status_mut() = status;
-    if let Some(content_type) = content_type {
-        response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
-    }
-    response
 }
