@@ -20,8 +20,8 @@ use crate::queue::class::{CLASS_LIST, CLASS_NAME};
 use crate::queue::tenant::TENANT_LIST;
 use crate::types::{
     FILE, FOLDER_BY_MODEL, FREE_TEXT, HEADER, KUBERNETES_API, LOG_FORMAT, LOG_LEVEL, ORIGIN, PATH_PATTERN,
-    PRIORITY_ORDER, SOCKET, STRATEGY, STRATEGY_BY_MODEL, TENANT_BY, URL_PATH, URL_PATTERN, WORKER_LIST,
-    WORKER_SOURCE,
+    PRIORITY_ORDER, SOCKET, SPLIT_RULE, STRATEGY, STRATEGY_BY_MODEL, TENANT_BY, URL_PATH, URL_PATTERN,
+    WORKER_LIST, WORKER_SOURCE,
 };
 use cluster::CLUSTER;
 use strategies::{
@@ -103,7 +103,7 @@ static MAIN: &[Knob] = &[
         &At(|it| &mut it.settings.workers, WORKER_LIST),
         "The engines that serve requests; repeat the flag for each. Options after the URL: \
          ?events=PORT&replay=PORT&ranks=N says where the worker publishes KV events (events=off for \
-         nowhere) and how many data-parallel ranks it has.",
+         nowhere) and how many data-parallel ranks it has; ?role=prefill or decode, which part of requests it does.",
     )
     .common()
     .with_flag("worker"),
@@ -115,6 +115,12 @@ static MAIN: &[Knob] = &[
          dynamo-cost, weighted, sticky-until-saturated, preble, lmetric or dualmap.",
     )
     .common(),
+    knob(
+        "split",
+        &At(|it| &mut it.settings.brain.split, SPLIT_RULE),
+        "Which prompts go to workers of role prefill, if there are any: those for which it is cheaper (price), always or \
+         never.",
+    ),
     knob(
         "strategies",
         &At(|it| &mut it.settings.brain.strategies, STRATEGY_BY_MODEL),

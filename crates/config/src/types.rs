@@ -14,6 +14,7 @@ use maitre_discover::api_address::ApiAddress;
 use maitre_net::tls::ClientAuth;
 use maitre_net::worker_url::WorkerUrl;
 use maitre_policy::Name;
+use maitre_policy::split::SplitRule;
 use maitre_proxy::settings::{PriorityOrder, TenantBy};
 use maitre_proxy::{Collector, Secret};
 use tracing_subscriber::filter::LevelFilter;
@@ -28,6 +29,8 @@ pub(crate) const PRIORITY_ORDER: OneOf<PriorityOrder> = OneOf(
     "ORDER",
     &[("lower-first", PriorityOrder::LowerFirst), ("higher-first", PriorityOrder::HigherFirst)],
 );
+pub(crate) const SPLIT_RULE: OneOf<SplitRule> =
+    OneOf("RULE", &[("price", SplitRule::Price), ("always", SplitRule::Always), ("never", SplitRule::Never)]);
 pub(crate) const CLIENT_AUTH: OneOf<ClientAuth> =
     OneOf("AUTH", &[("required", ClientAuth::Required), ("optional", ClientAuth::Optional)]);
 pub(crate) const LOG_FORMAT: OneOf<LogFormat> =

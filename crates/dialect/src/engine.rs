@@ -17,7 +17,7 @@ mod tests;
 mod tokenize;
 mod vllm;
 
-use maitre_base::EngineLoad;
+use maitre_base::{EngineLoad, Role};
 use memchr::memmem;
 
 pub use about::{About, about, is_below};
@@ -46,18 +46,10 @@ pub struct Adapters {
     pub waiting: Vec<String>,
 }
 
-/// Which legs of a request an engine serves.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum LegRole {
-    Both,
-    Prefill,
-    Decode,
-}
-
 /// An engine's part in prefill/decode disaggregation, as it reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Disaggregation {
-    pub role: LegRole,
+    pub role: Role,
     /// Where decode workers meet this one, if it prefills.
     pub bootstrap_port: Option<u16>,
     pub dp_size: u32,

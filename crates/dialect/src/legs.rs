@@ -12,6 +12,7 @@
 //! such fields (`openai/steering.rs`), because they address memory on other machines.
 
 mod answer;
+mod bad_answer;
 mod first_events;
 pub mod mooncake;
 pub mod nixl;
@@ -26,11 +27,12 @@ mod tests;
 use std::borrow::Cow;
 use std::fmt::Display;
 
-pub use crate::legs::answer::{ANSWER_BYTES_MAX, Answer, BadAnswer};
+pub use crate::legs::answer::Answer;
+pub use crate::legs::bad_answer::{ANSWER_BYTES_MAX, BadAnswer};
 pub use crate::legs::first_events::{FirstEvents, HELD_BYTES_MAX, StreamStart};
 pub use crate::legs::style::{Style, UnknownStyle};
 
-use crate::json::edit::{Change, remove, replace, set};
+use crate::json::edit::{MemberEdit, remove, replace, set};
 use crate::openai::{BadRequest, edited};
 use crate::route::Route;
 
@@ -110,4 +112,4 @@ fn one_token(route: Route, body: &[u8], params: Option<&dyn Display>) -> Result<
 }
 
 /// What makes an answer one JSON object.
-const IN_ONE_PIECE: [Change<'static>; 2] = [set("stream", &"false"), remove("stream_options")];
+const IN_ONE_PIECE: [MemberEdit<'static>; 2] = [set("stream", &"false"), remove("stream_options")];

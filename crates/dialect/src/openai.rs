@@ -23,7 +23,7 @@ mod tests;
 
 use std::borrow::Cow;
 
-use crate::json::edit::{Change, edit};
+use crate::json::edit::{MemberEdit, edit};
 use crate::json::{Cursor, Fault, Shape, place};
 use crate::openai::fields::BodyFields;
 pub use crate::openai::part::Part;
@@ -99,7 +99,7 @@ pub fn parse(route: Route, body: &[u8]) -> Result<Request<'_>, BadRequest> {
 }
 
 /// The body with members changed; all else stays byte for byte.
-pub(crate) fn edited(body: &[u8], changes: &[Change<'_>]) -> Result<Vec<u8>, BadRequest> {
+pub(crate) fn edited(body: &[u8], changes: &[MemberEdit<'_>]) -> Result<Vec<u8>, BadRequest> {
     let text = text(body)?;
     edit(text, changes).map(String::into_bytes).map_err(|fault| not_json(text, fault))
 }

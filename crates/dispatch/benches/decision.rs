@@ -294,6 +294,7 @@ fn arrival(request: RequestId, prompt: &PromptChain) -> Arrival<'_> {
         tenant: TenantId(0),
         deadline: None,
         prompt: Some(prompt),
+        may_split: false,
     }
 }
 

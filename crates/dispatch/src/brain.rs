@@ -40,6 +40,7 @@ mod peer_updates;
 mod plan;
 mod queue;
 pub mod reconfigure;
+mod split;
 mod worker_ids;
 
 pub use plan::{PromptReader, ReadPlan};
@@ -213,6 +214,10 @@ impl Brain {
         match event {
             Event::WorkerJoined { url } => self.worker_joined(now, url, effects),
             Event::WorkerGone { worker } => self.parts.worker_left(now, worker, effects),
+            Event::WorkerRole { worker, role } => {
+                self.parts.fleet.set_role(worker, role);
+                self.parts.scheduler.fleet_changed = true;
+            }
             Event::WorkerDrained { worker, draining } => {
                 self.parts.fleet.drain(worker, draining);
                 self.parts.scheduler.fleet_changed = true;
@@ -235,6 +240,7 @@ impl Brain {
             Event::Failed { request, worker, failure } => {
                 self.attempt_failed(now, (request, worker), failure, effects);
             }
+            Event::Prefilled { request, worker } => self.prefilled(now, request, worker, effects),
             Event::FirstToken { request, worker } => self.first_token(now, request, worker, effects),
             Event::ResponseBegun { request } => self.response_begun(request),
             Event::Streamed { request, pieces } => self.streamed(now, request, pieces),
@@ -259,12 +265,14 @@ impl Brain {
             | Event::Left { request } => at(request),
             Event::LoadReported { worker, .. }
             | Event::WorkerDrained { worker, .. }
+            | Event::WorkerRole { worker, .. }
             | Event::Probed { worker, .. }
             | Event::ModelsReported { worker, .. }
             | Event::AdaptersReported { worker, .. } => Freed::At(*worker),
             Event::Tick => Freed::Anywhere,
             Event::Peers(update) => self.parts.freed_elsewhere(update),
             Event::Arrived(_)
+            | Event::Prefilled { .. }
             | Event::WorkerJoined { .. }
             | Event::WorkerGone { .. }
             | Event::WorkerWeighed { .. }
@@ -303,8 +311,9 @@ impl Brain {
         if let Some(evidence) = failure.evidence() {
             self.parts.see(now, worker, evidence, effects);
         }
-        if self.worker_of(request) == Some(worker) {
-            self.retry_or_refuse(now, request, failure, effects);
+        let prefill_worker = self.pending.get(&request.0).and_then(PendingRequest::prefill_worker);
+        if self.worker_of(request) == Some(worker) || prefill_worker == Some(worker) {
+            self.retry_or_refuse(now, (request, worker), failure, effects);
         }
     }
 }

@@ -216,6 +216,7 @@ impl Cache {
     pub(crate) fn look_up(&mut self, question: CacheQuery<'_>, held: &mut Vec<Held>) {
         if !self.found.take(question.prompt) {
             self.index.find(question.prompt, &mut self.found, Index::look_up);
+            self.found.forget();
         }
         self.show(question, held);
     }
@@ -223,10 +224,12 @@ impl Cache {
     /// The same without refreshing what is found.
     pub(crate) fn peek(&mut self, question: CacheQuery<'_>, held: &mut Vec<Held>) {
         self.index.find(question.prompt, &mut self.found, Index::peek);
+        self.found.forget();
         self.show(question, held);
     }
 
-    fn show(&mut self, question: CacheQuery<'_>, held: &mut Vec<Held>) {
+    /// What the last look-up found at these workers. It must have been for the same prompt.
+    pub(crate) fn show(&self, question: CacheQuery<'_>, held: &mut Vec<Held>) {
         let CacheQuery { prompt, tokens: prompt_tokens, snapshots } = question;
         held.clear();
         held.extend(snapshots.iter().map(|snapshot| {
@@ -236,7 +239,6 @@ impl Cache {
             };
             in_tokens(prompt, prompt_tokens, size, self.found.of(snapshot.worker, size))
         }));
-        self.found.forget();
     }
 
     /// Whether what this worker's engine stored before we followed its events no longer matters.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use maitre_base::{ClassId, EngineLoad, Instant, KvEvent, RequestId, TenantId, Tokens, WorkerId};
+use maitre_base::{ClassId, EngineLoad, Instant, KvEvent, RequestId, Role, TenantId, Tokens, WorkerId};
 use maitre_fleet::estimate::{Counted, Decodes, Size};
 use maitre_fleet::{Card, Evidence, HealthChange};
 use maitre_index::feed::Trust;
@@ -20,6 +20,11 @@ pub enum Event<'a> {
     },
     WorkerGone {
         worker: WorkerId,
+    },
+    /// Which part of requests it does.
+    WorkerRole {
+        worker: WorkerId,
+        role: Role,
     },
     WorkerDrained {
         worker: WorkerId,
@@ -65,12 +70,17 @@ pub enum Event<'a> {
     },
     // Requests. Each arrives once and ends once: by `Finished`, `Declined`, `BrokeOff`, `Left` or a refusal.
     Arrived(Arrival<'a>),
-    /// The attempt at this worker failed before the first byte of a response. If the request is placed elsewhere or
+    /// The attempt at this worker, or at the one that prefills for it, failed before the first byte of a response. If the request is placed elsewhere or
     /// queued, it was recalled from this worker a moment ago.
     Failed {
         request: RequestId,
         worker: WorkerId,
         failure: Failure,
+    },
+    /// The worker that prefills for another has answered: its KV cache can be fetched.
+    Prefilled {
+        request: RequestId,
+        worker: WorkerId,
     },
     /// The response begins, at this worker. The request may have been recalled from it a moment ago: then the recall came
     /// too late, and the client gets this response.
@@ -143,6 +153,8 @@ pub struct Arrival<'a> {
     pub deadline: Option<Instant>,
     /// By its prefixes, where a strategy or a shadow uses caches.
     pub prompt: Option<&'a PromptChain>,
+    /// Whether one worker may prefill it and another answer.
+    pub may_split: bool,
 }
 
 /// How an attempt failed before the first byte.
@@ -260,6 +272,8 @@ pub enum Effect {
 pub struct Placement {
     pub request: RequestId,
     pub worker: WorkerId,
+    /// The worker that prefills the prompt first, if another does.
+    pub prefill: Option<WorkerId>,
     pub why: Why,
     /// How many tokens of the prompt are believed to be cached there; none if that was not looked up.
     pub held: Option<Tokens>,

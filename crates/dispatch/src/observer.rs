@@ -18,6 +18,7 @@ use maitre_policy::{Candidate, Name, StrategyKnobs, least_delay};
 
 use crate::cache::PromptChain;
 use crate::peers::Outbox;
+use crate::placer::split::PrefillChoice;
 use crate::placer::{Picked, Query, View};
 use decision::{CANDIDATES_MAX, Considered, Decision, Least, PRICED_MAX};
 use dirty::DirtySet;
@@ -92,6 +93,7 @@ pub(crate) struct Placed<'a> {
     /// Time in the queue, over all attempts.
     pub(crate) waited: Duration,
     pub(crate) picked: Picked,
+    pub(crate) prefill: Option<PrefillChoice>,
     pub(crate) view: View<'a>,
 }
 
@@ -274,6 +276,7 @@ impl Observer {
         decision.ask = *query.ask;
         decision.held = query.prompt.map(|_| chosen.held);
         decision.predicted = Some(foreseen.seconds);
+        decision.prefill = placed.prefill;
         decision.candidates_total = placed.view.survey.snapshots.len() as u32;
         self.consider_all(placed, &mut decision.candidates);
         foreseen

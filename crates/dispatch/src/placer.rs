@@ -6,12 +6,14 @@
 
 pub(crate) mod in_use;
 pub(crate) mod pins;
+pub mod split;
 pub(crate) mod strategies;
 pub(crate) mod survey;
 
 use maitre_base::{ClassId, Instant, Rng, Tokens, WorkerId};
 use maitre_fleet::{Fleet, ModelId, Wanted, WorkerSnapshot};
-use maitre_policy::{Ask, Candidate, Pick, Strategy, Why};
+use maitre_policy::split::SplitRule;
+use maitre_policy::{Ask, Candidate, Name, Pick, Strategy, Why};
 use maitre_queue::limits::{Caps, WorkerLimits, limits, limits_of_first};
 
 use crate::cache::{Cache, CacheQuery, PromptChain};
@@ -20,6 +22,7 @@ use crate::long_prefills::LongPrefills;
 use crate::reservations::{Reservation, Reservations};
 use in_use::InUse;
 use pins::EarlyPins;
+use split::{PrefillSurvey, Split};
 use strategies::{Decider, Strategies};
 use survey::{Beliefs, Opening, Survey, TRIAL_PREFILL};
 
@@ -34,6 +37,8 @@ pub(crate) struct Query<'a> {
     pub(crate) tried: &'a [WorkerId],
     /// When its first token is due.
     pub(crate) deadline: Option<Instant>,
+    /// Whether one worker may prefill it and another answer.
+    pub(crate) may_split: bool,
     /// Its own claim, which does not count against it.
     pub(crate) reservation: Option<&'a Reservation>,
 }
@@ -163,6 +168,8 @@ pub(crate) struct Placer {
     rng: Rng,
     /// The last survey. Kept, so that a choice allocates nothing per worker.
     survey: Survey,
+    /// The same for the workers that only prefill.
+    prefill: PrefillSurvey,
 }
 
 /// The last choice with all that it was made from, for an observer.
@@ -188,6 +195,7 @@ impl Placer {
             in_use,
             rng: Rng::new(seed),
             survey: Survey::default(),
+            prefill: PrefillSurvey::default(),
         }
     }
 
@@ -290,7 +298,28 @@ impl Placer {
             }
             None => held.clear(),
         }
+        self.prefill.look(world, query, name.needs().cache);
         true
+    }
+
+    /// Whether another worker should prefill the prompt of the request that was just picked for.
+    pub(crate) fn split(
+        &self,
+        world: &World<'_>,
+        query: &Query<'_>,
+        picked: Picked,
+        rule: SplitRule,
+    ) -> Option<Split> {
+        let beliefs =
+            Beliefs { cache: world.cache, reservations: world.reservations, in_use: self.in_use.as_ref() };
+        let is_priced = self.strategies.of(query.model()).name() == Name::LeastDelay;
+        let split = self.prefill.split((world, query), (&self.survey, beliefs), picked, is_priced)?;
+        match rule {
+            SplitRule::Price => split.elsewhere < split.here,
+            SplitRule::Always => true,
+            SplitRule::Never => false,
+        }
+        .then_some(split)
     }
 
     /// Lets the strategy pick among the workers whose openings fit.

@@ -22,6 +22,8 @@ pub(crate) struct PendingRequest {
     pub(crate) size: Size,
     pub(crate) decodes: Decodes,
     pub(crate) form: Form,
+    /// Whether one worker may prefill it and another answer.
+    pub(crate) may_split: bool,
     pub(crate) class: ClassId,
     pub(crate) tenant: TenantId,
     pub(crate) arrived: Instant,
@@ -88,6 +90,23 @@ pub(crate) struct Attempt {
     /// What its tenant was charged when it left the queue.
     pub(crate) charged: Option<f64>,
     pub(crate) ticket: Ticket,
+    /// The worker that prefills for this one, if another does.
+    pub(crate) prefill_leg: Option<PrefillLeg>,
+}
+
+/// A prompt at the worker that prefills it for another.
+#[derive(Clone, Debug)]
+pub(crate) struct PrefillLeg {
+    pub(crate) worker: WorkerId,
+    pub(crate) promise: Promise,
+    pub(crate) placed_at: Instant,
+    /// Tokens to prefill there before the answer: those ahead of it, and its own.
+    pub(crate) prefill_ahead: u64,
+    pub(crate) prediction: Option<Prediction>,
+    /// Tokens that the decode worker fetches.
+    pub(crate) fetches: Tokens,
+    /// When it answered.
+    pub(crate) answered: Option<Instant>,
 }
 
 /// How far a response was at one moment, and what its worker had then.
@@ -143,6 +162,7 @@ impl PendingRequest {
             prompt: self.prompt.as_ref(),
             tried: &self.tried,
             deadline: self.deadline,
+            may_split: self.may_split,
             reservation: self.reservation(),
         }
     }
@@ -174,6 +194,12 @@ impl PendingRequest {
             RequestState::Waiting(waiting) => Some(waiting),
             RequestState::Unplaced | RequestState::Placed(_) => None,
         }
+    }
+
+    /// The worker that prefills for the one that answers, until it is done.
+    pub(crate) fn prefill_worker(&self) -> Option<WorkerId> {
+        let leg = self.attempt()?.prefill_leg.as_ref()?;
+        leg.answered.is_none().then_some(leg.worker)
     }
 
     pub(crate) fn is_waiting(&self) -> bool {

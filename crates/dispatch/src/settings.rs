@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use maitre_fleet::health;
 use maitre_index as index;
+use maitre_policy::split::SplitRule;
 use maitre_policy::{Name, Needs, StrategyKnobs};
 use maitre_queue as queue;
 
@@ -22,6 +23,7 @@ pub struct BrainSettings {
     pub budget: RetryIncome,
     /// Retries of a request that a worker has seen. With one, a request that crashes its worker crashes two at most.
     pub failovers_max: u32,
+    pub split: SplitRule,
     pub index: index::IndexSettings,
     pub queue: queue::QueueSettings,
     /// Every prompt is read, even if no strategy uses caches, since the traffic is recorded.
@@ -52,6 +54,7 @@ impl Default for BrainSettings {
             health: health::HealthSettings::default(),
             budget: RetryIncome::default(),
             failovers_max: 1,
+            split: SplitRule::Price,
             index: index::IndexSettings::default(),
             queue: queue::QueueSettings::default(),
             reads_all: false,

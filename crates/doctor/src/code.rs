@@ -31,6 +31,7 @@ pub enum Code {
     WorkerEjected,
     WorkerUnknown,
     NoModels,
+    RolesUnpaired,
     RequestsFail,
     PrefixCachingOff,
     TokenizerUnusable,
@@ -69,7 +70,7 @@ pub enum Code {
 }
 
 impl Code {
-    pub const ALL: [Code; 42] = [
+    pub const ALL: [Code; 43] = [
         Code::Unreachable,
         Code::NotAnEngine,
         Code::RouterUnreachable,
@@ -77,6 +78,7 @@ impl Code {
         Code::WorkerEjected,
         Code::WorkerUnknown,
         Code::NoModels,
+        Code::RolesUnpaired,
         Code::RequestsFail,
         Code::PrefixCachingOff,
         Code::TokenizerUnusable,
@@ -144,6 +146,7 @@ impl Code {
             Code::EventsCold => "events-cold",
             Code::RanksHidden => "ranks-hidden",
             Code::AdaptersAlias => "adapters-alias",
+            Code::RolesUnpaired => "roles-unpaired",
             Code::CachedTokensHidden => "cached-tokens-hidden",
             Code::PromptsUnread => "prompts-unread",
             Code::BlockSizesDiffer => "block-sizes-differ",

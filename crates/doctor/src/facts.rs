@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use bytes::Bytes;
-use maitre_base::EngineLoad;
+use maitre_base::{EngineLoad, Role};
 use maitre_dialect::engine::{About, EngineKind};
 use maitre_dialect::models::Model;
 use maitre_dialect::usage::Usage;
@@ -47,6 +47,7 @@ pub struct Worker {
     pub url: String,
     /// As configured; one unless the operator sets another number.
     pub ranks: u32,
+    pub role: Role,
     pub reach: Reach,
     pub kind: EngineKind,
     pub listed: Listed,
@@ -259,6 +260,7 @@ impl Worker {
         Worker {
             url,
             ranks: 1,
+            role: Role::Both,
             reach,
             kind: EngineKind::Generic,
             listed: Listed::Models(Vec::new()),

@@ -113,6 +113,7 @@ async fn look_at(tools: Arc<Tools>, worker: WorkerUrl) -> Worker {
     let reach = Reach::Answers { path: path.clone(), status: health.status };
     let mut facts = Worker {
         ranks: worker.options.ranks,
+        role: worker.options.role,
         kind,
         listed: listed(&pages, plan.key.is_some()),
         about: engine::about(kind, &answers),

@@ -20,9 +20,10 @@ use super::report::{Check, Outcome, Report};
 type Judge = fn(&Fleet) -> Outcome;
 
 /// In the order of the report.
-const CHECKS: [(&str, Judge); 15] = [
+const CHECKS: [(&str, Judge); 16] = [
     ("reach", reach::reach),
     ("models", reach::models),
+    ("roles", alike::roles),
     ("metrics", machine::metrics),
     ("blocks", alike::blocks),
     ("versions", alike::versions),

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use maitre_base::hash::{self, NumberMap};
 use maitre_base::{
-    AdapterSlot, EngineLoad, FreshLoad, Instant, Knee, KvRoom, Promise, PromisedWork, Tokens, WorkerId,
+    AdapterSlot, EngineLoad, FreshLoad, Instant, Knee, KvRoom, Promise, PromisedWork, Role, Tokens, WorkerId,
 };
 
 use crate::backlog::Backlog;
@@ -16,6 +16,7 @@ use crate::health::{self, Evidence, HealthState, MayEject};
 use crate::knee::KneeEstimator;
 use crate::model::{Card, ModelId, Wanted};
 use crate::rates::{LinearFit, Rates};
+use crate::transfers::Transfers;
 use crate::worker::{Models, Worker};
 
 /// Maximum model names that a fleet remembers; further names are ignored.
@@ -25,6 +26,7 @@ pub const MODELS_MAX: usize = 4_096;
 pub const WEIGHTS: RangeInclusive<f64> = 0.01..=100.0;
 
 mod peers;
+mod roles;
 
 pub use peers::ABSENT_WORKERS_MAX;
 
@@ -98,6 +100,10 @@ pub struct Fleet {
     rates: Rates,
     knee_estimator: KneeEstimator,
     knee: Knee,
+    /// How long KV transfers take.
+    transfers: Transfers,
+    /// How many workers only prefill.
+    prefill_workers: usize,
     settings: health::HealthSettings,
 }
 
@@ -139,6 +145,7 @@ impl Fleet {
         if let Some(left) = &left {
             self.vacant.insert(worker, now);
             self.keep_promises(left);
+            self.prefill_workers -= usize::from(left.role == Role::Prefill);
         }
         left.is_some()
     }

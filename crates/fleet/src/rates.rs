@@ -31,7 +31,7 @@ use maitre_base::Instant;
 use crate::staleness::{Staleness, UNLIKE, is_unlike};
 
 /// Weight left of an observation after the next one: half after 34.
-const MEMORY: f64 = 0.98;
+pub(crate) const MEMORY: f64 = 0.98;
 /// How many observations a prior is worth: the fleet's to a worker; to the fleet, the usual figures, which
 /// are soon forgotten. Otherwise an untried worker would look slow in a fleet that is faster than usual, and
 /// would stay untried.
@@ -80,13 +80,13 @@ impl LinearFit {
 /// A prior, and its weight.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Lean {
-    fit: LinearFit,
-    weight: f64,
+    pub(crate) fit: LinearFit,
+    pub(crate) weight: f64,
 }
 
 /// Recent points, as sums.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-struct LinearRegression {
+pub(crate) struct LinearRegression {
     weight: f64,
     x: f64,
     y: f64,
@@ -95,7 +95,7 @@ struct LinearRegression {
 }
 
 impl LinearRegression {
-    fn learn(&mut self, memory: f64, x: f64, y: f64) {
+    pub(crate) fn learn(&mut self, memory: f64, x: f64, y: f64) {
         *self = self.times(memory).plus(1.0, x, y);
     }
 
@@ -133,7 +133,7 @@ impl LinearRegression {
     /// The fit through the points and through two more of the prior, one at zero and one at `span`.
     ///
     /// Never below zero and never flat: a slope of zero would make work free.
-    fn fit(&self, lean: Lean, span: f64) -> LinearFit {
+    pub(crate) fn fit(&self, lean: Lean, span: f64) -> LinearFit {
         let Lean { fit: lean, weight } = lean;
         let half = weight / 2.0;
         let all = self.plus(half, 0.0, lean.at(0.0)).plus(half, span, lean.at(span));
@@ -345,7 +345,7 @@ impl Rates {
     }
 }
 
-fn tame(seen: f64, expected: f64) -> f64 {
+pub(crate) fn tame(seen: f64, expected: f64) -> f64 {
     seen.clamp(expected / WILD, expected * WILD)
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use maitre_base::{EngineLoad, Instant, Knee, PromisedWork, Tokens, WorkerId, hash};
+use maitre_base::{EngineLoad, Instant, Knee, PromisedWork, Role, Tokens, WorkerId, hash};
 
 use crate::adapters::Adapters;
 use crate::backlog::Backlog;
@@ -33,6 +33,7 @@ pub struct Worker {
     pub url: String,
     /// See `key`.
     pub key: u64,
+    pub role: Role,
     pub models: Models,
     pub health: Health,
     /// By this router.
@@ -67,6 +68,7 @@ impl Worker {
             id,
             url: url.to_owned(),
             key: key(url),
+            role: Role::Both,
             models: Models::Unknown,
             health: Health::default(),
             promised: Backlog::default(),
@@ -86,7 +88,17 @@ impl Worker {
         }
     }
 
+    /// Whether it answers requests for this.
     pub fn serves(&self, wanted: Wanted) -> bool {
+        self.role != Role::Prefill && self.has(wanted)
+    }
+
+    /// Whether it prefills prompts of such requests for others.
+    pub fn prefills(&self, wanted: Wanted) -> bool {
+        self.role == Role::Prefill && self.has(wanted)
+    }
+
+    fn has(&self, wanted: Wanted) -> bool {
         match (&self.models, wanted) {
             (_, Wanted::Anything) => true,
             (Models::Known(models), Wanted::Model(model)) => models.contains(&model),

@@ -6,6 +6,7 @@
 //! http://10.0.0.7:8000?events=tcp://10.0.0.7:5557&ranks=4
 //! http://10.0.0.7:8000?events=off
 //! https://10.0.0.7:8443
+//! http://10.0.0.7:8000?role=prefill
 //! ```
 //!
 //! Settings, discovery, the admin API and the commands all read workers with this parser. A worker is known by its
@@ -13,6 +14,8 @@
 
 use std::fmt;
 use std::str::FromStr;
+
+use maitre_base::Role;
 
 use crate::address::{Address, BadAddress, canonical_host};
 
@@ -30,6 +33,7 @@ pub struct WorkerOptions {
     pub replay: Option<ZmqEndpoint>,
     /// Data-parallel ranks behind the address. Each is a worker of its own.
     pub ranks: u32,
+    pub role: Role,
 }
 
 /// Where a worker publishes its KV-cache events.
@@ -65,13 +69,13 @@ pub enum BadWorkerUrl {
 pub enum BadWorkerOption {
     #[error("{key} is {value:?}; write {form}")]
     Value { key: &'static str, value: String, form: &'static str },
-    #[error("no option is called {0:?}; known: events, replay and ranks")]
+    #[error("no option is called {0:?}; known: events, replay, ranks and role")]
     Unknown(String),
 }
 
 impl Default for WorkerOptions {
     fn default() -> WorkerOptions {
-        WorkerOptions { events: EventSource::Auto, replay: None, ranks: 1 }
+        WorkerOptions { events: EventSource::Auto, replay: None, ranks: 1, role: Role::Both }
     }
 }
 
@@ -102,6 +106,7 @@ impl WorkerOptions {
                 let ranks = value.parse().ok().filter(|it| (1..=RANKS_MAX).contains(it));
                 self.ranks = ranks.ok_or_else(|| bad("ranks", "a number from 1 to 1024"))?;
             }
+            "role" => self.role = value.parse().map_err(|()| bad("role", "both, prefill or decode"))?,
             key => return Err(BadWorkerOption::Unknown(key.to_owned())),
         }
         Ok(())
@@ -116,7 +121,8 @@ impl WorkerOptions {
         };
         let replay = self.replay.as_ref().map(|it| ("replay", it.to_string()));
         let ranks = (self.ranks > 1).then(|| ("ranks", self.ranks.to_string()));
-        [events, replay, ranks].into_iter().flatten()
+        let role = (self.role != Role::Both).then(|| ("role", self.role.to_string()));
+        [events, replay, ranks, role].into_iter().flatten()
     }
 }
 
@@ -222,7 +228,7 @@ mod tests {
         check("http://a:1?events=0", Err("a port"));
         check("http://a:1?replay=off", Err("a port or tcp://host:port"));
         check("http://a:1?ranks=0", Err("from 1 to 1024"));
-        check("http://a:1?rank=3", Err("known: events, replay and ranks"));
+        check("http://a:1?rank=3", Err("known: events, replay, ranks and role"));
         check("ftp://a", Err("use http or https"));
     }
 }

@@ -18,6 +18,7 @@ pub mod preble;
 pub mod prefix_hash;
 pub mod random;
 pub mod round_robin;
+pub mod split;
 pub mod sticky_session;
 pub mod sticky_until_saturated;
 pub mod strategy;

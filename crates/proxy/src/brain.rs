@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use maitre_base::spin::spin;
-use maitre_base::{Instant, RequestId, WorkerId};
+use maitre_base::{Instant, RequestId, Role, WorkerId};
 use maitre_dispatch::observer::decision;
 use maitre_dispatch::peers::Outbox;
 use maitre_dispatch::{
@@ -56,6 +56,8 @@ pub(crate) struct SharedBrain {
     recalls: AtomicUsize,
     /// By worker number, as in the brain.
     links: RwLock<Vec<Option<Arc<Link>>>>,
+    /// How many of them only prefill.
+    prefill_workers: AtomicUsize,
     /// The serial of the next link.
     serials: AtomicU64,
     /// Notified whenever a belief about a worker may have changed.
@@ -116,6 +118,7 @@ impl SharedBrain {
             }),
             recalls: AtomicUsize::new(0),
             links: RwLock::new(Vec::new()),
+            prefill_workers: AtomicUsize::new(0),
             serials: AtomicU64::new(0),
             changed: Notify::new(),
             tick_early: Notify::new(),
@@ -140,6 +143,16 @@ impl SharedBrain {
         self.links.read().iter().flatten().cloned().collect()
     }
 
+    fn count_prefill_workers(&self, links: &[Option<Arc<Link>>]) {
+        let count = links.iter().flatten().filter(|it| it.role == Role::Prefill).count();
+        self.prefill_workers.store(count, Ordering::Relaxed);
+    }
+
+    /// Whether any worker only prefills.
+    pub(crate) fn has_prefill_workers(&self) -> bool {
+        self.prefill_workers.load(Ordering::Relaxed) > 0
+    }
+
     /// Adds a worker to the fleet and makes the link to it; the caller watches it.
     pub(crate) fn join(&self, worker: &WorkerUrl, rank: Option<u32>) -> Option<Arc<Link>> {
         // Both locks are held, so that no request is placed on a worker that has no link yet.
@@ -157,6 +170,9 @@ impl SharedBrain {
             let length = links.len().max(id.index() + 1);
             links.resize(length, None);
             links[id.index()] = Some(link.clone());
+            self.count_prefill_workers(&links);
+            let role = Event::WorkerRole { worker: id, role: link.role };
+            SCRATCH.with_borrow_mut(|it| locked.on(self.now(), role, it));
             link
         });
         drop(links);
@@ -175,6 +191,7 @@ impl SharedBrain {
         if let Some(slot) = links.get_mut(link.worker.index()) {
             slot.take_if(|it| it.serial == link.serial);
         }
+        self.count_prefill_workers(&links);
         drop(links);
         link.gone.cancel();
         self.apply(locked, None);

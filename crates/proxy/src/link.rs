@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use bytes::Bytes;
 use http::HeaderValue;
-use maitre_base::{Instant, WorkerId};
+use maitre_base::{Instant, Role, WorkerId};
 use maitre_dialect::engine::EngineKind;
 use maitre_net::address::Address;
 use maitre_net::tls::TlsFailure;
@@ -25,6 +25,7 @@ pub(crate) struct Link {
     pub(crate) address: Address,
     /// The data-parallel rank, if each rank of the engine is a worker of its own.
     pub(crate) rank: Option<u32>,
+    pub(crate) role: Role,
     pub(crate) events: EventSource,
     pub(crate) replay: Option<ZmqEndpoint>,
     /// The name in logs and metrics.
@@ -96,6 +97,7 @@ impl Link {
             serial,
             key: maitre_fleet::worker::key(&url),
             rank,
+            role: worker.options.role,
             events: worker.options.events.clone(),
             replay: worker.options.replay.clone(),
             url,

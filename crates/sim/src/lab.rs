@@ -405,6 +405,7 @@ impl Simulation<'_> {
             tenant: TenantId(asked.tenant),
             deadline: asked.deadline.map(|it| now + it),
             prompt: prompt.as_ref(),
+            may_split: false,
         };
         self.dispatch(router, now, Event::Arrived(arrival));
     }

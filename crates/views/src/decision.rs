@@ -66,9 +66,21 @@ view! {
         /// Of a question: the request would wait in the queue first.
         would_wait: bool,
         candidates_total: u64,
+        /// The worker that prefills for the chosen one, if another does.
+        prefill: Option<PrefillView>,
         /// The cheapest, at most 16, with the chosen one.
         candidates: Vec<CandidateView>,
         shadows: Vec<ShadowChoice>,
+    }
+
+    /// A worker that prefills for another, and the price of both ways.
+    PrefillView {
+        worker: u32,
+        url: Option<Text>,
+        /// Prompt tokens whose KV cache the chosen worker fetches.
+        fetched_tokens: u64,
+        price_here_ms: f64,
+        price_elsewhere_ms: f64,
     }
 
     /// A worker that could have taken the request, as it was then.

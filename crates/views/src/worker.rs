@@ -22,6 +22,8 @@ view! {
         unhealthy: Option<Text>,
         /// Whether an operator has drained it.
         draining: bool,
+        /// Which part of requests it does: `both`, `prefill` or `decode`.
+        role: Text,
         engine: Option<Text>,
         /// At most 16.
         models: Vec<Text>,

@@ -1,6 +1,8 @@
 //! One decision as text: where the request went or would go, why, the other candidates, and the shadows' choices.
 
-use maitre_views::decision::{CandidateView, DecisionDetail, DecisionSummary, PriceTerms, ShadowChoice};
+use maitre_views::decision::{
+    CandidateView, DecisionDetail, DecisionSummary, PrefillView, PriceTerms, ShadowChoice,
+};
 
 use super::format::{self, UNKNOWN, bare_millis, count, millis};
 use super::table::{Column, TextTable};
@@ -73,7 +75,9 @@ fn sentences(decision: &DecisionDetail) -> Vec<String> {
         (true, false) => format!("would go to {place}: {why}"),
         (true, true) => format!("would wait in the queue; if placed now, it would go to {place}: {why}"),
     };
-    let mut sentences = vec![went, request(it)];
+    let mut sentences = vec![went];
+    sentences.extend(decision.prefill.as_ref().map(prefill));
+    sentences.push(request(it));
     let expected = it.predicted_ttft_ms.map(millis);
     sentences.push(match (expected, it.actual_ttft_ms.map(millis)) {
         (Some(expected), Some(actual)) => format!("first token after {actual}; expected after {expected}"),
@@ -85,6 +89,16 @@ fn sentences(decision: &DecisionDetail) -> Vec<String> {
         sentences.push(ending(decision));
     }
     sentences
+}
+
+/// The worker that prefills for the chosen one.
+fn prefill(it: &PrefillView) -> String {
+    let place = it.url.as_deref().map_or_else(|| format!("worker {}", it.worker), str::to_owned);
+    let [here, elsewhere] = [it.price_here_ms, it.price_elsewhere_ms].map(millis);
+    format!(
+        "prefilled by {place}, and {} tokens fetched from there: costs {elsewhere}, without it {here}",
+        it.fetched_tokens
+    )
 }
 
 /// The request.

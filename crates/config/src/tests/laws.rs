@@ -32,6 +32,7 @@ fn sample(knob: &Knob) -> &'static str {
         ("SECRET", _) => "correct-horse-battery",
         ("BY", _) => "adapter",
         ("ORDER", _) => "higher-first",
+        ("RULE", _) => "always",
         ("AUTH", _) => "optional",
         ("SALT", _) => "tenant",
         ("VIA", _) => "mesh",

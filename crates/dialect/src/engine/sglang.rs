@@ -7,10 +7,10 @@ use std::borrow::Cow;
 
 use serde::Deserialize;
 
-use maitre_base::EngineLoad;
+use maitre_base::{EngineLoad, Role};
 
 use crate::engine::ranks::Gauges;
-use crate::engine::{Disaggregation, LegRole, Unreadable};
+use crate::engine::{Disaggregation, Unreadable};
 
 pub(crate) fn load(only: Option<u32>, scrape: &[u8]) -> Result<EngineLoad, Unreadable> {
     Gauges::read("sglang", only, scrape, |gauges, sample| {
@@ -60,10 +60,10 @@ pub(crate) fn disaggregation(body: &[u8]) -> Result<Disaggregation, Unreadable> 
     let info: DisaggregationInfo<'_> =
         serde_json::from_slice(body).map_err(|source| Unreadable::Json { kind: "sglang", source })?;
     let role = match info.disaggregation_mode.as_deref() {
-        Some("prefill") => LegRole::Prefill,
-        Some("decode") => LegRole::Decode,
+        Some("prefill") => Role::Prefill,
+        Some("decode") => Role::Decode,
         // The word "null".
-        _ => LegRole::Both,
+        _ => Role::Both,
     };
     Ok(Disaggregation {
         role,
@@ -73,8 +73,7 @@ pub(crate) fn disaggregation(body: &[u8]) -> Result<Disaggregation, Unreadable> 
             info.load_balance_method.as_deref(),
             None | Some("auto" | "follow_bootstrap_room")
         ),
-        caches_prefixes: role != LegRole::Decode
-            || info.disaggregation_decode_enable_radix_cache == Some(true),
+        caches_prefixes: role != Role::Decode || info.disaggregation_decode_enable_radix_cache == Some(true),
     })
 }
 

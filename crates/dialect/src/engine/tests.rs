@@ -259,7 +259,7 @@ fn one_rank_can_be_read_alone() {
 fn the_role_of_a_worker_of_sglang_is_read() {
     let read = |body: &str| disaggregation(EngineKind::Sglang, body.as_bytes()).unwrap().unwrap();
     let alone = Disaggregation {
-        role: LegRole::Both,
+        role: Role::Both,
         bootstrap_port: None,
         dp_size: 1,
         follows_room: true,
@@ -269,10 +269,10 @@ fn the_role_of_a_worker_of_sglang_is_read() {
     let info = r#"{"disaggregation_mode":"null","disaggregation_bootstrap_port":8998,"dp_size":1,"page_size":64,"load_balance_method":"auto"}"#;
     assert_eq!(read(info), Disaggregation { bootstrap_port: Some(8998), ..alone });
     let info = r#"{"disaggregation_mode":"prefill","disaggregation_bootstrap_port":9001,"dp_size":4,"load_balance_method":"follow_bootstrap_room"}"#;
-    let expected = Disaggregation { role: LegRole::Prefill, bootstrap_port: Some(9001), dp_size: 4, ..alone };
+    let expected = Disaggregation { role: Role::Prefill, bootstrap_port: Some(9001), dp_size: 4, ..alone };
     assert_eq!(read(info), expected);
     assert!(!read(r#"{"disaggregation_mode":"prefill","load_balance_method":"round_robin"}"#).follows_room);
-    let decode = Disaggregation { role: LegRole::Decode, caches_prefixes: false, ..alone };
+    let decode = Disaggregation { role: Role::Decode, caches_prefixes: false, ..alone };
     assert_eq!(read(r#"{"disaggregation_mode":"decode","dp_size":0}"#), decode);
     let info = r#"{"disaggregation_mode":"decode","disaggregation_decode_enable_radix_cache":true}"#;
     assert!(read(info).caches_prefixes);

@@ -12,7 +12,7 @@ use crate::json::{Cursor, Fault, Raw, is_control};
 /// One change of a member at the top level of an object. Where the member is there several times, the first is changed
 /// and the others are removed: parsers differ in which of them counts.
 #[derive(Clone, Copy)]
-pub(crate) struct Change<'a> {
+pub(crate) struct MemberEdit<'a> {
     name: &'a str,
     to: To<'a>,
 }
@@ -26,21 +26,21 @@ enum To<'a> {
 }
 
 /// Sets the member; inserts it before all others if it is not there.
-pub(crate) const fn set<'a>(name: &'a str, value: &'a dyn Display) -> Change<'a> {
-    Change { name, to: To::Set(value) }
+pub(crate) const fn set<'a>(name: &'a str, value: &'a dyn Display) -> MemberEdit<'a> {
+    MemberEdit { name, to: To::Set(value) }
 }
 
 /// Sets the member if it is there.
-pub(crate) const fn replace<'a>(name: &'a str, value: &'a dyn Display) -> Change<'a> {
-    Change { name, to: To::Replace(value) }
+pub(crate) const fn replace<'a>(name: &'a str, value: &'a dyn Display) -> MemberEdit<'a> {
+    MemberEdit { name, to: To::Replace(value) }
 }
 
-pub(crate) const fn remove(name: &str) -> Change<'_> {
-    Change { name, to: To::Remove }
+pub(crate) const fn remove(name: &str) -> MemberEdit<'_> {
+    MemberEdit { name, to: To::Remove }
 }
 
 /// The text of an object with these changes, each of another member. Fails if the text is not one object.
-pub(crate) fn edit(text: &str, changes: &[Change<'_>]) -> Result<String, Fault> {
+pub(crate) fn edit(text: &str, changes: &[MemberEdit<'_>]) -> Result<String, Fault> {
     debug_assert!(changes.len() <= u32::BITS as usize, "a bit for each change");
     let mut cursor = Cursor::new(text);
     cursor.peek();
@@ -62,7 +62,7 @@ pub(crate) fn edit(text: &str, changes: &[Change<'_>]) -> Result<String, Fault> 
 }
 
 /// The same for an object that was read before, and so is one.
-pub(crate) fn edit_checked(text: &str, changes: &[Change<'_>]) -> String {
+pub(crate) fn edit_checked(text: &str, changes: &[MemberEdit<'_>]) -> String {
     let edited = edit(text, changes);
     debug_assert!(edited.is_ok(), "an object was checked when it was read: {edited:?}");
     edited.unwrap_or_else(|_| text.to_owned())
@@ -101,7 +101,7 @@ impl Display for Escaped<'_> {
 /// What was found so far.
 struct Walk<'a> {
     text: &'a str,
-    changes: &'a [Change<'a>],
+    changes: &'a [MemberEdit<'a>],
     /// A bit for each change whose member was there.
     seen: u32,
     start: usize,

@@ -11,7 +11,7 @@ use std::fmt::{self, Display};
 
 use crate::json::edit::Quoted;
 use crate::json::{Raw, Shape};
-use crate::legs::answer::BadAnswer;
+use crate::legs::bad_answer::BadAnswer;
 
 /// What the prefill worker gets, in both styles.
 pub(super) const PREFILL_PARAMS: &str = r#"{"do_remote_decode":true,"do_remote_prefill":false,"remote_engine_id":null,"remote_block_ids":null,"remote_host":null,"remote_port":null}"#;

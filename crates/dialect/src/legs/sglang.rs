@@ -8,7 +8,7 @@ use std::fmt::{self, Display};
 use std::iter;
 use std::ops::ControlFlow;
 
-use crate::json::edit::{Change, Quoted, set};
+use crate::json::edit::{MemberEdit, Quoted, set};
 use crate::json::{Cursor, Fault, Raw};
 use crate::openai::{BadRequest, edited, not_json, text};
 use crate::route::Route;
@@ -80,7 +80,7 @@ impl Bootstrap<'_> {
         });
         let room = each(prompts, |index, out| write!(out, "{}", self.rooms.room(index)));
         let rank = self.prefill_rank.unwrap_or_default();
-        let changes: [Change<'_>; 4] = [
+        let changes: [MemberEdit<'_>; 4] = [
             set("bootstrap_host", &host),
             set("bootstrap_port", &port),
             set("bootstrap_room", &room),

@@ -11,7 +11,7 @@ use std::ops::ControlFlow;
 use crate::json::edit::{edit_checked, remove, replace, set};
 use crate::json::{Raw, Shape};
 use crate::legs::IN_ONE_PIECE;
-use crate::legs::answer::BadAnswer;
+use crate::legs::bad_answer::BadAnswer;
 use crate::openai::{BadRequest, edited};
 use crate::route::Route;
 

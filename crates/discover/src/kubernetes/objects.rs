@@ -229,7 +229,9 @@ fn overrides<'a>(
     if let Some(port) = said("port") {
         overrides.port = Some(port.parse().map_err(|why| format!("{PREFIX}port: {why}"))?);
     }
-    for (key, option) in [("events-port", "events"), ("replay-port", "replay"), ("ranks", "ranks")] {
+    let options =
+        [("events-port", "events"), ("replay-port", "replay"), ("ranks", "ranks"), ("role", "role")];
+    for (key, option) in options {
         if let Some(value) = said(key) {
             overrides.options.set(option, value).map_err(|why| format!("{PREFIX}{key}: {why}"))?;
         }

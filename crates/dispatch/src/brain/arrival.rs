@@ -80,6 +80,7 @@ impl Parts {
             size: arrival.size,
             decodes: arrival.decodes,
             form: arrival.form,
+            may_split: arrival.may_split,
             class,
             tenant: arrival.tenant,
             arrived: now,

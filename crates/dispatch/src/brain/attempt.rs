@@ -14,6 +14,7 @@ use crate::event::{Effect, Failure, Form, Placement, Refusal};
 use crate::observer::decision::AttemptOutcome;
 use crate::observer::ring::End;
 use crate::observer::{Fact, Placed, Ticket};
+use crate::placer::split::{PrefillChoice, Split};
 use crate::placer::{Mode, Picked, Rules, WorkerChoice, World};
 use crate::request::{Attempt, PendingRequest, RequestState, StreamProgress};
 use crate::reservations::{Reservation, Reservations};
@@ -183,11 +184,16 @@ impl Parts {
         picked: Picked,
         effects: &mut Vec<Effect>,
     ) {
+        let split = self.split(now, request, picked);
+        let picked = split.map_or(picked, |it| it.answers(picked));
         let survey = self.placer.survey();
         let snapshot = survey.snapshots[picked.place];
         let held = survey.held.get(picked.place).copied();
-        let promise = survey.promise_at(&request.ask, picked.place);
-        let ticket = self.record(now, request, picked);
+        let mut promise = survey.promise_at(&request.ask, picked.place);
+        if split.is_some() {
+            promise.prefill = Tokens::ZERO;
+        }
+        let ticket = self.record(now, request, picked, split.as_ref().map(Split::choice));
         let worker = snapshot.worker;
         let ahead = (snapshot.wait_seconds / snapshot.prefill.slope) as u64;
         let is_counted = self.is_prompt_counted(request);
@@ -210,6 +216,7 @@ impl Parts {
         if is_long_prefill {
             self.scheduler.long_prefills_mut().begin(worker, request.class);
         }
+        let prefill_leg = split.map(|it| self.begin_prefill_leg(now, request, &it));
         request.waited = request.waited_by(now);
         request.state = RequestState::Placed(Attempt {
             worker,
@@ -226,10 +233,12 @@ impl Parts {
             is_long_prefill,
             charged: None,
             ticket,
+            prefill_leg,
         });
         effects.push(Effect::Place(Placement {
             request: request.id,
             worker,
+            prefill: split.map(|it| it.prefill.worker),
             why: picked.pick.why,
             held: held.map(|it| it.tokens),
             attempt: request.ask.attempt,
@@ -239,7 +248,13 @@ impl Parts {
     }
 
     /// Shows a placement to the observer, before anything is promised.
-    fn record(&mut self, now: Instant, request: &PendingRequest, picked: Picked) -> Ticket {
+    fn record(
+        &mut self,
+        now: Instant,
+        request: &PendingRequest,
+        picked: Picked,
+        prefill: Option<PrefillChoice>,
+    ) -> Ticket {
         if !self.observer.is_watching() {
             return Ticket::default();
         }
@@ -247,7 +262,8 @@ impl Parts {
         self.placer.reveal(&mut self.cache, &query);
         let view = self.placer.view(&self.cache, self.scheduler.reservations(), &query);
         let (tenant, waited) = (request.tenant, request.waited_by(now));
-        self.observer.placed(&Placed { now, request: request.id, query, tenant, waited, picked, view })
+        let request = request.id;
+        self.observer.placed(&Placed { now, request, query, tenant, waited, picked, prefill, view })
     }
 
     /// Whether the cache counts on this prompt at its worker. A prompt that its own strategy does not look at counts for
@@ -261,6 +277,7 @@ impl Parts {
     /// the cache, unless that is done.
     pub(super) fn release_placement(&mut self, request: &mut PendingRequest) -> Option<Attempt> {
         let mut attempt = request.take_attempt()?;
+        self.end_prefill_leg(request, &mut attempt);
         self.scheduler.prefill_ended(request.class, &mut attempt);
         let worker = attempt.worker;
         if let (Some(prompt), Some(prediction), false) =
@@ -324,7 +341,10 @@ impl Parts {
             attempt.first_token = Some((now, requests));
             attempt.progress = Some(StreamProgress { at: now, pieces: 1, requests, prefilled });
             let took = now.since(attempt.placed_at);
-            self.fleet.learn_first_token(now, worker, attempt.prefill_ahead, took);
+            match attempt.prefill_leg.as_ref().and_then(|it| Some((it.fetches, it.answered?))) {
+                None => self.fleet.learn_first_token(now, worker, attempt.prefill_ahead, took),
+                Some((fetches, answered)) => self.learn_transfer(worker, fetches, now.since(answered)),
+            }
             self.observer.on(Fact::FirstToken { ticket: attempt.ticket, worker, took });
         }
         true
@@ -356,6 +376,9 @@ impl Brain {
         for request in self.pending.values_mut().filter(|it| it.form == Form::Whole) {
             let class = request.class;
             let Some(attempt) = request.attempt_mut().filter(|it| !it.promise.prefilled) else { continue };
+            if attempt.prefill_leg.as_ref().is_some_and(|it| it.answered.is_none()) {
+                continue;
+            }
             let Some(worker) = self.parts.fleet.worker(attempt.worker) else { continue };
             let expected = worker.rates.prefill.at(attempt.prefill_ahead as f64);
             if now.since(attempt.placed_at).as_secs_f64() >= expected {
@@ -407,7 +430,7 @@ impl Brain {
     pub(super) fn retry_or_refuse(
         &mut self,
         now: Instant,
-        id: RequestId,
+        (id, worker): (RequestId, WorkerId),
         failure: Failure,
         effects: &mut Vec<Effect>,
     ) {
@@ -415,9 +438,11 @@ impl Brain {
         let Some(request) = pending.get_mut(&id.0) else { return };
         let Some(attempt) = parts.release_placement(request) else { return };
         parts.attempt_ended(now, &attempt, AttemptOutcome::Failed, None);
-        request.tried.push(attempt.worker);
+        request.tried.push(worker);
         request.failure = Some(failure);
         request.failovers += u32::from(failure.was_sent());
+        // The last attempt is a plain one: two workers can fail in more ways.
+        request.may_split &= request.failovers < parts.settings.failovers_max;
         let refusal = Refusal::Failed { last: failure };
         if failure == Failure::Late {
             self.refuse_late(now, id, effects);

@@ -11,6 +11,7 @@ use super::{Brain, Context};
 use crate::event::{Arrival, Refusal};
 use crate::observer::Placed;
 use crate::observer::decision::{AttemptOutcome, Decision};
+use crate::placer::split::Split;
 use crate::placer::{Mode, Picked, WorkerChoice, World};
 use crate::request::PendingRequest;
 use crate::scheduler::dry_run::DryRun;
@@ -116,11 +117,15 @@ impl Brain {
     }
 
     fn describe(&mut self, now: Instant, request: &PendingRequest, picked: Picked) -> Decision {
+        let split = self.parts.split(now, request, picked);
+        let picked = split.map_or(picked, |it| it.answers(picked));
+        let prefill = split.as_ref().map(Split::choice);
         let (parts, query) = (&mut self.parts, request.query());
         parts.placer.reveal(&mut parts.cache, &query);
         let view = parts.placer.view(&parts.cache, parts.scheduler.reservations(), &query);
         let (tenant, waited) = (request.tenant, request.waited);
-        let placed = Placed { now, request: request.id, query, tenant, waited, picked, view };
+        let request = request.id;
+        let placed = Placed { now, request, query, tenant, waited, picked, prefill, view };
         Decision { outcome: AttemptOutcome::Asked, ..parts.observer.explain(&placed) }
     }
 }

@@ -21,6 +21,7 @@ mod cache;
 mod peers;
 mod queue;
 mod record;
+mod split;
 mod worker_ids;
 
 struct Harness {
@@ -105,6 +106,7 @@ fn arrival(request: u64, model: Option<&str>) -> Arrival<'_> {
         tenant: TenantId(0),
         deadline: None,
         prompt: None,
+        may_split: true,
     }
 }
 

@@ -15,6 +15,7 @@ use maitre_policy::least_delay::{self, DelayTerms};
 use maitre_policy::{Ask, Candidate, Name, Why};
 
 use crate::observer::shadow::Vote;
+use crate::placer::split::PrefillChoice;
 use crate::placer::survey::Opening;
 
 /// Most workers in one record: the cheapest, and always the chosen one.
@@ -126,6 +127,8 @@ pub struct Decision {
     pub candidates: Vec<Considered>,
     /// How many workers could have taken it.
     pub candidates_total: u32,
+    /// The worker that prefills the prompt for the chosen one, if another does.
+    pub prefill: Option<PrefillChoice>,
     /// What the shadows would have done.
     pub shadows: Vec<Vote>,
 
@@ -158,6 +161,7 @@ impl Default for Decision {
             predicted: None,
             candidates: Vec::new(),
             candidates_total: 0,
+            prefill: None,
             shadows: Vec::new(),
             outcome: AttemptOutcome::InFlight,
             first_token: None,

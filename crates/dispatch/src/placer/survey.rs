@@ -159,7 +159,7 @@ fn add_reserved(candidate: &mut Candidate, reserved: PromisedWork) {
     }
 }
 
-fn candidate(snapshot: &WorkerSnapshot, held: Held, holds: Tokens) -> Candidate {
+pub(super) fn candidate(snapshot: &WorkerSnapshot, held: Held, holds: Tokens) -> Candidate {
     Candidate {
         worker: snapshot.worker,
         key: snapshot.key,

@@ -1,11 +1,42 @@
 //! Checks that workers of one model are alike: blocks, versions, contexts, types.
 
+use maitre_base::Role;
 use maitre_dialect::engine::Need;
 
 use super::{groups, odd_ones};
 use crate::code::Code;
 use crate::facts::{Fleet, Worker};
 use crate::report::{Finding, Outcome};
+
+/// Whether each worker that prefills has one of its model that decodes, and the other way round.
+pub(super) fn roles(fleet: &Fleet) -> Outcome {
+    let mut outcome = Outcome::default();
+    let mut said = Vec::new();
+    for group in groups(fleet) {
+        let of = |role: Role| group.iter().filter(move |it| it.role == role);
+        let [prefill, decode] = [Role::Prefill, Role::Decode].map(|it| of(it).count());
+        if prefill + decode > 0 {
+            said.push(format!("{prefill} prefill, {decode} decode"));
+        }
+        let (alone, missing) = match (prefill, decode) {
+            (1.., 0) => (Role::Prefill, Role::Decode),
+            (0, 1..) => (Role::Decode, Role::Prefill),
+            _ => continue,
+        };
+        for worker in of(alone) {
+            outcome.find(Finding::at(
+                &worker.url,
+                Code::RolesUnpaired,
+                format!("has the role {alone}, and no worker of its model has the role {missing}"),
+                format!(
+                    "add ?role={missing} to the URL of another one, or remove ?role={alone} from this one"
+                ),
+            ));
+        }
+    }
+    outcome.said = listing(said, "every worker serves whole requests");
+    outcome
+}
 
 pub(super) fn blocks(fleet: &Fleet) -> Outcome {
     let mut outcome = Outcome::default();

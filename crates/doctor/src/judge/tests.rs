@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use maitre_base::EngineLoad;
+use maitre_base::{EngineLoad, Role};
 use maitre_dialect::engine::{About, EngineKind};
 use maitre_dialect::models::Model;
 use maitre_dialect::usage::Usage;
@@ -100,6 +100,19 @@ fn check_second(change: impl FnOnce(&mut Worker), code: Code, what: &str, fix: &
     let findings = check(|fleet| change(&mut fleet.workers[1]), &[(code, Some(1))]);
     assert!(findings[0].what.contains(what), "{}", findings[0].what);
     assert!(findings[0].fix.contains(fix), "{}", findings[0].fix);
+}
+
+#[test]
+fn a_role_needs_its_counterpart() {
+    let roles = |roles: [Role; 3]| {
+        move |fleet: &mut Fleet| fleet.workers.iter_mut().zip(roles).for_each(|(it, role)| it.role = role)
+    };
+    use Role::{Both, Decode, Prefill};
+    check(roles([Prefill, Decode, Both]), &[]);
+    check(roles([Both, Both, Both]), &[]);
+    let found = check(roles([Prefill, Both, Both]), &[(Code::RolesUnpaired, Some(0))]);
+    assert!(found[0].fix.contains("?role=decode"), "{found:?}");
+    check(roles([Both, Decode, Decode]), &[(Code::RolesUnpaired, Some(1)), (Code::RolesUnpaired, Some(2))]);
 }
 
 #[test]

@@ -8,7 +8,8 @@ use maitre_dispatch::observer::decision::{AttemptOutcome, Considered, Decision};
 use maitre_policy::least_delay::DelayTerms;
 use maitre_policy::{Candidate, Pace};
 use maitre_views::decision::{
-    CandidateView, DecisionDetail, DecisionEvent, DecisionList, DecisionSummary, PriceTerms, ShadowChoice,
+    CandidateView, DecisionDetail, DecisionEvent, DecisionList, DecisionSummary, PrefillView, PriceTerms,
+    ShadowChoice,
 };
 use maitre_views::text::Text;
 use maitre_views::worker::Rates;
@@ -193,6 +194,13 @@ pub(super) fn detail(router: &RouterState, decision: &Decision) -> DecisionDetai
         actual_prompt_tokens: decision.counted.prompt,
         would_wait: decision.outcome == AttemptOutcome::WouldWait,
         candidates_total: decision.candidates_total as u64,
+        prefill: decision.prefill.map(|it| PrefillView {
+            worker: it.worker.0,
+            url: worker_url(&router.brain, it.worker, it.key).map(Into::into),
+            fetched_tokens: it.fetches.0,
+            price_here_ms: millis(it.here),
+            price_elsewhere_ms: millis(it.elsewhere),
+        }),
         candidates: decision.candidates.iter().map(|it| candidate(router, decision, it)).collect(),
         shadows: shadows.collect(),
     }

@@ -160,6 +160,7 @@ fn worker_view(brain: &Brain, links: &[Arc<Link>], now: Instant, worker: &Worker
         state: worker.health.state().name().into(),
         unhealthy: link.filter(|_| is_unhealthy).map(|it| it.last_failure().into()),
         draining: worker.draining,
+        role: worker.role.name().into(),
         weight: worker.weight,
         requests,
         prefilling: worker.promised.work.prefilling,

@@ -86,7 +86,8 @@ export class Row {
       this.name.dataset.url = worker.url;
       this.name.replaceChildren(plate(worker.id, worker.url));
     }
-    setText(this.engine, [worker.engine ?? "engine unknown", ...(worker.models ?? [])].join(" · "));
+    const role = worker.role && worker.role !== "both" ? [worker.role] : [];
+    setText(this.engine, [...role, worker.engine ?? "engine unknown", ...(worker.models ?? [])].join(" · "));
     this.#showState(worker);
     this.#showLoad(worker, promisedMax);
     this.#showKnowledge(worker);

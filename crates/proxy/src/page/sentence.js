@@ -87,6 +87,12 @@ export function shadow(it, decision) {
   return `${it.strategy} would have picked ${to}${ratio}${ttft}.`;
 }
 
+/** The worker that prefills for the chosen one. */
+export function prefill({ worker, url, fetched_tokens: fetched, price_here_ms: here, price_elsewhere_ms: elsewhere }) {
+  return `Prefilled by ${url ?? `worker ${worker}`}; the KV cache of ${format.count(fetched)} tokens is fetched from there. `
+    + `That costs ${format.ms(elsewhere)}; prefilled where it is answered, ${format.ms(here)}.`;
+}
+
 /** Predicted and actual time, as one sentence. */
 export function prediction({ predicted_ttft_ms: predicted, actual_ttft_ms: actual, outcome }) {
   if (typeof predicted !== "number") return "No prediction: the rates of this worker were unknown.";

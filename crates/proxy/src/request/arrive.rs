@@ -184,6 +184,7 @@ impl Arrived {
             tenant: priority.tenant,
             deadline: priority.deadline,
             prompt: None,
+            may_split: false,
         };
         Ok((arrival, urgency))
     }
@@ -240,6 +241,7 @@ fn unparsed(request: RequestId, bytes: usize, priority: Priority) -> Arrival<'st
         tenant: priority.tenant,
         deadline: priority.deadline,
         prompt: None,
+        may_split: false,
     }
 }
 

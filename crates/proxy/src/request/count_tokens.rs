@@ -11,9 +11,10 @@ use maitre_fleet::{HealthState, Wanted};
 use tokio::time::timeout;
 
 use super::arrive::Arrived;
-use super::forward::{self, StartedResponse};
+use super::exchange::StartedResponse;
+use super::forward;
 use super::guard::RequestGuard;
-use super::place::{BodyRewrite, Placed};
+use super::place::{BodyRewrite, Leg, Placed};
 use crate::link::Link;
 use crate::refuse::{Refused, lacks_path};
 
@@ -73,7 +74,7 @@ async fn ask(
         Some(upstream) => upstream,
         None => upstreams.open(&link, guard.settings.timeouts.connect).await.ok()?,
     };
-    let request = rewrite.request(arrived, &link, &placement);
+    let request = rewrite.request(arrived, &link, &placement, Leg::Whole).ok()?;
     let sent = upstreams.clock.now();
     let respond = async {
         let head = upstream.send(request).await.ok()?;

@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use maitre_base::{Instant, RequestId, TenantId};
+use maitre_dialect::legs::Style;
 use maitre_dialect::openai::{self, BadRequest};
 use maitre_dispatch::{Arrival, Brain};
 use maitre_fleet::Wanted;
@@ -100,13 +101,21 @@ async fn describe_here(
         true => TokenizedPrompt::unread(body),
         false => state.tokenizer.tokenize(&lane.upstreams, arrived.route(), body).await,
     };
+    let may_split = state.brain.has_prefill_workers() && may_split(arrived);
     Ok(Described {
         model: body.model.as_deref().map(str::to_owned),
-        facts: Arrival { size: tokenized.size, ..facts },
+        facts: Arrival { size: tokenized.size, may_split, ..facts },
         tokenized: Some(tokenized),
         urgency,
         salt: parsed.salt,
     })
+}
+
+/// Whether one worker may prefill the request and another answer it.
+fn may_split(arrived: &Arrived) -> bool {
+    let style = Style::NixlPull;
+    let route = arrived.route().filter(|&it| style.serves(it));
+    route.is_some_and(|it| matches!(style.obstacle(it, &arrived.body), Ok(None)))
 }
 
 /// Whether no worker serves the model that the request names.

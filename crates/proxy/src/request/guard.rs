@@ -232,6 +232,21 @@ impl RequestGuard {
         state.brain.on(Event::Failed { request: self.number, worker: placement.worker, failure })
     }
 
+    /// The same for the worker that prefills for the one of the placement.
+    pub(super) fn prefill_failed(&mut self, failure: Failure) -> Decision {
+        let state = &self.lane.state;
+        state.metrics.failed(failure);
+        if let Some(trace) = &mut self.trace {
+            trace.failed(state.clock.now(), failure);
+        }
+        let placement = self.scheduled.as_ref().and_then(Scheduled::placement);
+        let Some(worker) = placement.and_then(|it| it.prefill) else { return Decision::Nothing };
+        if let Some(link) = state.brain.link(worker) {
+            link.tally.failures.fetch_add(1, Ordering::Relaxed);
+        }
+        state.brain.on(Event::Failed { request: self.number, worker, failure })
+    }
+
     /// The placement, or the refusal; waits while the request is queued. Dropped meanwhile, the client has disconnected.
     pub(super) async fn decided(&mut self, decision: Decision) -> Decided {
         let decided = match decision {

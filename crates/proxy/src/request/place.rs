@@ -5,6 +5,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use http::header::HeaderValue;
+use maitre_dialect::legs::{Answer, BadAnswer, Style, Transfer};
+use maitre_dialect::openai::BadRequest;
 use maitre_dialect::{engine, openai};
 use maitre_dispatch::Placement;
 use maitre_net::upstream::UpstreamRequest;
@@ -33,6 +35,16 @@ pub(super) struct BodyRewrite {
     salt: Option<String>,
 }
 
+/// Which part of a request a worker gets.
+#[derive(Clone, Copy)]
+pub(super) enum Leg<'a> {
+    Whole,
+    /// The prompt, for another worker.
+    Prefill,
+    /// The answer, with what the prefill worker has answered.
+    Decode(&'a Bytes),
+}
+
 /// Asks the brain for a worker; waits in the queue if it must.
 pub(super) async fn place(guard: &mut RequestGuard, arrived: &Arc<Arrived>) -> Result<Placed, Refused> {
     let mut described = describe(&guard.lane, &guard.settings, guard.number, arrived).await?;
@@ -55,12 +67,18 @@ const NEUTRAL_PRIORITY: i64 = 0;
 
 impl BodyRewrite {
     /// The request as this worker gets it: the client's own bytes, except for what is rewritten.
-    pub(super) fn request(&self, arrived: &Arrived, link: &Link, placement: &Placement) -> UpstreamRequest {
+    pub(super) fn request(
+        &self,
+        arrived: &Arrived,
+        link: &Link,
+        placement: &Placement,
+        leg: Leg<'_>,
+    ) -> Result<UpstreamRequest, BadLeg> {
         let Arrived { method, target, headers, trace, .. } = arrived;
         let host = link.address.header();
-        let body = self.body(arrived, link);
+        let body = body_of(leg, arrived, self.body(arrived, link))?;
         if link.rank.is_none() && trace.is_none() {
-            return UpstreamRequest::new(method, target, host, headers, body);
+            return Ok(UpstreamRequest::new(method, target, host, headers, body));
         }
         let mut headers = headers.clone();
         if let Some(rank) = link.rank {
@@ -70,7 +88,7 @@ impl BodyRewrite {
         if let Some(trace) = trace {
             headers.insert(TRACEPARENT, trace.toward(placement));
         }
-        UpstreamRequest::new(method, target, host, &headers, body)
+        Ok(UpstreamRequest::new(method, target, host, &headers, body))
     }
 
     fn body(&self, arrived: &Arrived, link: &Link) -> Bytes {
@@ -95,6 +113,25 @@ impl BodyRewrite {
             None => body,
         }
     }
+}
+
+/// Why a leg has no body.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum BadLeg {
+    #[error("{0}")]
+    Body(#[from] BadRequest),
+    #[error("{0}")]
+    Answer(#[from] BadAnswer),
+}
+
+/// The body that one leg of the request needs.
+fn body_of(leg: Leg<'_>, arrived: &Arrived, body: Bytes) -> Result<Bytes, BadLeg> {
+    let Some(route) = arrived.route() else { return Ok(body) };
+    Ok(match leg {
+        Leg::Whole => body,
+        Leg::Prefill => Bytes::from(Transfer::NixlPull.prefill(route, &body)?),
+        Leg::Decode(answer) => rewritten(&body, Answer::read(Style::NixlPull, answer)?.decode(route, &body)?),
+    })
 }
 
 /// A body after a rewrite; not copied if the rewrite changed nothing.

@@ -19,7 +19,7 @@ use maitre_net::upstream::Upstream;
 use maitre_net::wake_gate::Gated;
 use tokio::time::Sleep;
 
-use super::forward::{self, StartedResponse};
+use super::exchange::{StartedResponse, is_stream};
 use super::guard::RequestGuard;
 use crate::client::streams::{self, CHUNK_BYTES_MAX};
 use crate::explain;
@@ -74,6 +74,9 @@ pub(super) fn stream(
         // The network behind the router is not the business of every tenant.
         if guard.is_trusted {
             added.insert(headers::WORKER, link.name.clone());
+            if let Some(prefill) = placement.prefill.and_then(|it| guard.lane.state.brain.link(it)) {
+                added.insert(headers::PREFILL_WORKER, prefill.name.clone());
+            }
         }
         added.insert(headers::WHY, HeaderValue::from_static(placement.why.name()));
         if let Some(expected) = placement.held {
@@ -84,7 +87,7 @@ pub(super) fn stream(
         added.insert(headers::EXPLAIN, decision);
     }
     guard.responded(head.status);
-    let events = guard.route().filter(|_| forward::streams(added)).map(Tracker::new);
+    let events = guard.route().filter(|_| is_stream(added)).map(Tracker::new);
     let usage = guard.route().map(Finder::new);
     let outcome = outcome(head.status);
     if events.is_some() && outcome == RequestOutcome::Answered {

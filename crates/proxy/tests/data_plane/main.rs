@@ -27,6 +27,7 @@ mod record;
 mod refusal;
 mod salts;
 mod slowdown;
+mod split;
 mod stalls;
 mod tls;
 mod tokenize;

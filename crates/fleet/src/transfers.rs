@@ -1,0 +1,69 @@
+//! How long a decode worker takes to fetch a KV cache from the worker that prefilled it: a base time plus a time for each
+//! token that it lacks, learned from when first tokens came after the prefill worker's answer.
+//!
+//! One fit for the fleet. Links that differ from pair to pair are not told apart yet.
+
+use std::time::Duration;
+
+use maitre_base::Tokens;
+
+use crate::rates::{Lean, LinearFit, LinearRegression, MEMORY, tame};
+
+/// Before any was observed: what was published of pulls between large GPUs over a fast network, 8,000 tokens in 57 ms and
+/// 48,000 in 235.
+const USUAL: LinearFit = LinearFit { base: 0.020, slope: 4.5e-6 };
+/// How many observations that is worth: links differ a hundredfold.
+const USUAL_WEIGHT: f64 = 0.5;
+/// An ordinary prompt.
+const SPAN: f64 = 4_000.0;
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Transfers {
+    seen: LinearRegression,
+    fit: LinearFit,
+}
+
+impl Default for Transfers {
+    fn default() -> Transfers {
+        Transfers { seen: LinearRegression::default(), fit: USUAL }
+    }
+}
+
+impl Transfers {
+    pub(crate) fn seconds(&self, tokens: Tokens) -> f64 {
+        self.fit.at(tokens.0 as f64)
+    }
+
+    pub(crate) fn learn(&mut self, tokens: Tokens, took: Duration) {
+        let tokens = tokens.0 as f64;
+        self.seen.learn(MEMORY, tokens, tame(took.as_secs_f64(), self.fit.at(tokens)));
+        self.fit = self.seen.fit(Lean { fit: USUAL, weight: USUAL_WEIGHT }, SPAN);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slow_link_is_learned_from_a_few_dozen_transfers() {
+        let mut transfers = Transfers::default();
+        let truth = |tokens: u64| 0.3 + tokens as f64 * 80e-6;
+        for round in 0..60 {
+            let tokens = 500 + round % 7 * 1_500;
+            transfers.learn(Tokens(tokens), Duration::from_secs_f64(truth(tokens)));
+        }
+        for tokens in [1_000, 8_000] {
+            let (learned, truth) = (transfers.seconds(Tokens(tokens)), truth(tokens));
+            assert!((learned / truth - 1.0).abs() < 0.15, "{tokens} tokens: {learned}, in truth {truth}");
+        }
+    }
+
+    #[test]
+    fn one_stalled_transfer_does_not_end_all_of_them() {
+        let mut transfers = Transfers::default();
+        (0..20).for_each(|_| transfers.learn(Tokens(2_000), Duration::from_millis(30)));
+        transfers.learn(Tokens(2_000), Duration::from_secs(60));
+        assert!(transfers.seconds(Tokens(2_000)) < 0.06, "{}", transfers.seconds(Tokens(2_000)));
+    }
+}

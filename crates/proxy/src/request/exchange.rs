@@ -1,0 +1,193 @@
+//! One exchange with a worker: a request on one connection, up to the first byte of the response's body.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderValue};
+use maitre_base::{Instant, RequestId};
+use maitre_dispatch::{Failure, Placement};
+use maitre_net::connect::ConnectError;
+use maitre_net::upstream::{ResponseHead, Upstream, UpstreamError};
+use tokio::time::timeout;
+use tracing::debug;
+
+use super::arrive::Arrived;
+use super::place::{BodyRewrite, Leg};
+use crate::brain::{SharedBrain, Waiter};
+use crate::headers::REQUEST_ID;
+use crate::link::Link;
+use crate::upstreams::Upstreams;
+
+/// A response whose first byte is here.
+pub(super) struct StartedResponse {
+    pub(super) placement: Placement,
+    pub(super) link: Arc<Link>,
+    pub(super) upstream: Upstream,
+    pub(super) sent: Instant,
+    pub(super) head: ResponseHead,
+    /// None: the response has no body.
+    pub(super) first: Option<Bytes>,
+}
+
+/// A reused connection that breaks this soon was most likely closed by the worker while it was idle, before the worker
+/// read the request.
+const CLOSED_WHILE_IDLE: Duration = Duration::from_millis(200);
+
+/// What is sent: the request, and what the router changes in its body.
+#[derive(Clone, Copy)]
+pub(super) struct Outbound<'a> {
+    pub(super) arrived: &'a Arrived,
+    pub(super) rewrite: &'a BodyRewrite,
+    pub(super) leg: Leg<'a>,
+}
+
+/// Waits until the worker becomes unhealthy (a request without a first byte need not wait for a worker that hangs) or
+/// the request, if one is named, is recalled, and then returns its place in the queue.
+pub(super) async fn interrupted(
+    brain: &SharedBrain,
+    link: &Link,
+    request: Option<RequestId>,
+    outs: u32,
+) -> Option<Waiter> {
+    loop {
+        let mut interrupt = pin!(link.interrupted());
+        // Registers before it checks, so that no interrupt is missed in between.
+        interrupt.as_mut().enable();
+        if let Some(waiter) = request.and_then(|it| brain.take_recalled(it)) {
+            return Some(waiter);
+        }
+        if link.outs() != outs {
+            return None;
+        }
+        interrupt.await;
+    }
+}
+
+/// Sends the request on an idle connection if there is one, else on a new one.
+pub(super) async fn send(
+    upstreams: &Upstreams,
+    outbound: Outbound<'_>,
+    link: Arc<Link>,
+    placement: Placement,
+) -> Result<StartedResponse, Failure> {
+    let Some(upstream) = upstreams.take(&link) else {
+        let upstream = open(upstreams, &link, placement.deadline).await?;
+        return exchange(upstreams, outbound, link, placement, upstream).await;
+    };
+    let sent = upstreams.clock.now();
+    match exchange(upstreams, outbound, link.clone(), placement, upstream).await {
+        Err(Failure::Broke) if upstreams.clock.now().since(sent) < CLOSED_WHILE_IDLE => {}
+        outcome => return outcome,
+    }
+    // Once more, on a new connection. If that cannot be opened, the worker broke under the request: it must not count
+    // as one that was never sent.
+    let upstream = open(upstreams, &link, placement.deadline).await.map_err(|failure| match failure {
+        Failure::Late => Failure::Late,
+        _ => Failure::Broke,
+    })?;
+    exchange(upstreams, outbound, link, placement, upstream).await
+}
+
+pub(super) async fn open(
+    upstreams: &Upstreams,
+    link: &Link,
+    deadline: Option<Instant>,
+) -> Result<Upstream, Failure> {
+    let limit = TimeLimit::until(deadline, upstreams.clock.now(), upstreams.settings.load().timeouts.connect);
+    upstreams.open(link, limit.left).await.map_err(|error| {
+        debug!(worker = link.url, %error, "cannot connect");
+        match error {
+            ConnectError::Handshake { .. } => {
+                link.tls_failed(&error.to_string());
+                Failure::Handshake
+            }
+            ConnectError::Unresolved(_) | ConnectError::Refused(_) => {
+                link.failed(error.to_string());
+                Failure::Refused
+            }
+            ConnectError::TimedOut(_) => {
+                link.failed(error.to_string());
+                limit.or(Failure::Unreachable)
+            }
+            ConnectError::NoSocket(_) => Failure::NoSocket,
+        }
+    })
+}
+
+/// How long a step may take.
+#[derive(Clone, Copy)]
+struct TimeLimit {
+    left: Duration,
+    /// The request's own deadline comes first.
+    is_deadline: bool,
+}
+
+impl TimeLimit {
+    /// Up to `limit` from `now`, but not past the request's deadline.
+    fn until(deadline: Option<Instant>, now: Instant, limit: Duration) -> TimeLimit {
+        match deadline.map(|it| it.since(now)) {
+            Some(left) if left < limit => TimeLimit { left, is_deadline: true },
+            _ => TimeLimit { left: limit, is_deadline: false },
+        }
+    }
+
+    /// What it counts as when the time is over.
+    fn or(self, failure: Failure) -> Failure {
+        if self.is_deadline { Failure::Late } else { failure }
+    }
+}
+
+/// Sends the request and waits for the first byte of the response's body.
+pub(super) async fn exchange(
+    upstreams: &Upstreams,
+    Outbound { arrived, rewrite, leg }: Outbound<'_>,
+    link: Arc<Link>,
+    placement: Placement,
+    mut upstream: Upstream,
+) -> Result<StartedResponse, Failure> {
+    let timeouts = upstreams.settings.load().timeouts;
+    let timed_out = |limit: TimeLimit| {
+        link.failed(format!("no response within {:?}", limit.left));
+        limit.or(Failure::TimedOut)
+    };
+    let sent = upstreams.clock.now();
+    let left = timeouts.total.saturating_sub(sent.since(arrived.at));
+    let limit = TimeLimit::until(placement.deadline, sent, timeouts.headers.min(left));
+    let request = rewrite.request(arrived, &link, &placement, leg).map_err(|error| {
+        debug!(worker = link.url, %error, "cannot make the leg of a request");
+        Failure::Failed
+    })?;
+    let head = timeout(limit.left, upstream.send(request)).await;
+    let head = head.map_err(|_| timed_out(limit))?.map_err(|error| broke(&link, &error))?;
+    let [sent_id, named_id] = [&arrived.headers, &head.headers].map(|it| it.get(&REQUEST_ID));
+    if !upstream.may_be_response(sent_id, named_id) {
+        return Err(broke(&link, &UpstreamError::NotHttp("the response to another request")));
+    }
+    let responded = upstreams.clock.now();
+    link.hear(responded);
+    // A response that does not stream is complete when it begins; its head has used up the time.
+    let limit = if is_stream(&head.headers) { timeouts.first_token } else { timeouts.headers };
+    let left = limit.min(left).saturating_sub(responded.since(sent));
+    let limit = TimeLimit::until(placement.deadline, responded, left);
+    let first = timeout(limit.left, upstream.chunk()).await;
+    let first = first.map_err(|_| timed_out(limit))?.transpose().map_err(|error| broke(&link, &error))?;
+    if first.is_none() && is_stream(&head.headers) {
+        return Err(broke(&link, &UpstreamError::Closed));
+    }
+    Ok(StartedResponse { placement, link, upstream, sent, head, first })
+}
+
+fn broke(link: &Link, error: &UpstreamError) -> Failure {
+    link.failed(error.to_string());
+    link.broke(error);
+    debug!(worker = link.url, %error, "the connection broke before the first byte");
+    Failure::Broke
+}
+
+/// Whether a response is an event stream that we can read; a compressed one is only passed on.
+pub(super) fn is_stream(headers: &HeaderMap) -> bool {
+    let events = |it: &HeaderValue| it.as_bytes().starts_with(b"text/event-stream");
+    headers.get(CONTENT_TYPE).is_some_and(events) && !headers.contains_key(CONTENT_ENCODING)
+}
