@@ -26,7 +26,7 @@ mod sequence;
 pub mod transfer;
 
 use sequence::{EngineStep, Sequence, SequenceState};
-use transfer::{Hold, HoldId, KvFetch, Transfer, TransferCounters};
+use transfer::{Hold, HoldId, KvFetch, TransferCounters};
 
 #[derive(Clone, Copy, Debug)]
 pub struct EngineConfig {
@@ -54,6 +54,17 @@ pub struct Job {
     /// At least one token is generated, even if none was requested.
     pub answer_tokens: u32,
     pub finish: Finish,
+}
+
+/// What a job does with KV besides computing it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Transfer {
+    #[default]
+    None,
+    /// If its answer ends at its limit, its blocks are held this long for another engine.
+    Out { lease: Duration },
+    /// The KV of its prompt comes from elsewhere, except what is cached here.
+    In,
 }
 
 /// What is known about a prompt in advance; nothing, by default.
@@ -352,13 +363,8 @@ impl Engine {
 
     /// How many leading blocks of these tokens are cached. A job hits at most that many, and never its whole prompt.
     pub fn holds(&self, tokens: &[u32], root: &Root) -> usize {
-        let mut parent = root.hash();
-        let blocks = tokens.chunks_exact(self.profile.block_tokens as usize);
-        let is_held = |block: &[u32]| {
-            parent = kv::chain(parent, block);
-            self.pool.find(parent).is_some()
-        };
-        blocks.map(is_held).take_while(|&it| it).count()
+        let names = kv::names(root, tokens, self.profile.block_tokens as usize);
+        names.take_while(|&it| self.pool.find(it).is_some()).count()
     }
 
     /// The same for blocks whose names are known.

@@ -51,7 +51,7 @@ use crate::profile::Profile;
 use driver::EngineDriver;
 use fault::{Faults, Injection};
 use misconfiguration::Misconfigurations;
-use transfer::{KvTransfer, SideChannel, TransferConfig};
+use transfer::{BoundChannel, KvTransfer, TransferConfig};
 
 #[derive(Clone, Debug)]
 pub struct HostConfig {
@@ -84,6 +84,14 @@ impl HostConfig {
             transfer: None,
             misconfigurations: Misconfigurations::default(),
         }
+    }
+}
+
+impl HostConfig {
+    /// Whether a prompt can hit what another one computed. SGLang's decode engines have no prefix cache.
+    fn caches_prefixes(&self) -> bool {
+        let only_decodes = self.transfer.as_ref().is_some_and(TransferConfig::only_decodes);
+        self.misconfigurations.caches_prefixes() && !only_decodes
     }
 }
 
@@ -152,7 +160,7 @@ impl Host {
         let mut tasks = JoinSet::new();
         let publisher = publish(&config, &changed, &mut tasks).await?;
         let side = match &config.transfer {
-            Some(transfer) => Some(SideChannel::bind(transfer, &changed).await?),
+            Some(transfer) => Some(BoundChannel::bind(transfer, &changed).await?),
             None => None,
         };
         let (transfer, side_tasks) = side.map(|it| (it.transfer, (it.listener, it.orders))).unzip();
@@ -342,7 +350,7 @@ async fn publish(
     changed: &Arc<Notify>,
     tasks: &mut JoinSet<()>,
 ) -> Result<Option<Arc<Publisher>>, BindError> {
-    let published = config.events.clone().filter(|_| config.misconfigurations.caches_prefixes());
+    let published = config.events.clone().filter(|_| config.caches_prefixes());
     let Some(events) = published else { return Ok(None) };
     let (stream, stream_addr) = bind(events.stream).await?;
     let replay = match events.replay {

@@ -73,6 +73,15 @@ pub fn chain(parent: u64, tokens: &[u32]) -> u64 {
     PrefixHash(parent).then_all(tokens).0.max(1)
 }
 
+/// The names of the full blocks of a sequence.
+pub fn names(root: &Root, tokens: &[u32], block_tokens: usize) -> impl Iterator<Item = u64> {
+    let mut parent = root.hash();
+    tokens.chunks_exact(block_tokens).map(move |block| {
+        parent = chain(parent, block);
+        parent
+    })
+}
+
 /// A change of what can be hit, with the fields of a KV event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {

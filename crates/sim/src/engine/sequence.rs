@@ -2,8 +2,7 @@
 
 use maitre_base::Instant;
 
-use super::transfer::Transfer;
-use super::{Finish, Job, JobId, KnownPrompt, RemainingWork};
+use super::{Finish, Job, JobId, KnownPrompt, RemainingWork, Transfer};
 use crate::kv::{self, BlockId, Root};
 use crate::profile::Work;
 
@@ -100,11 +99,7 @@ impl Sequence {
         let mut hashes = Vec::with_capacity(total / block_tokens);
         hashes.extend(known.names.iter().map(|it| it.0.max(1)));
         if known.names.is_empty() {
-            let mut parent = plan.root.hash();
-            for block in tokens.chunks_exact(block_tokens) {
-                parent = kv::chain(parent, block);
-                hashes.push(parent);
-            }
+            hashes.extend(kv::names(&plan.root, &tokens, block_tokens));
         }
         Sequence {
             id,
@@ -146,6 +141,7 @@ impl Sequence {
         }
     }
 
+    #[inline]
     pub(super) fn push_answer(&mut self, token: u32, block_tokens: usize) {
         self.tokens.push(token);
         if self.tokens.len().is_multiple_of(block_tokens) {

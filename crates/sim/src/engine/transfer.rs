@@ -10,25 +10,12 @@
 //!
 //! Left out: wrong KV stays with the sequence that fetched it. In vLLM it is also cached under the right names.
 
-use std::time::Duration;
-
 use maitre_base::Instant;
 
 use super::sequence::SequenceState;
-use super::{Engine, Job, JobId, KnownPrompt, Reject};
+use super::{Engine, Job, JobId, KnownPrompt, Reject, Transfer};
 use crate::kv::{BlockId, Full};
 use crate::text;
-
-/// What a job does with KV besides computing it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Transfer {
-    #[default]
-    None,
-    /// If its answer ends at its limit, its blocks are held this long for another engine.
-    Out { lease: Duration },
-    /// The KV of its prompt comes from elsewhere, except what is cached here.
-    In,
-}
 
 /// Identifies the blocks that a job left behind, for the engine's lifetime.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -6,24 +6,30 @@
 //!
 //! An idle driver sleeps on a notification, not on a timer.
 
+mod progress;
+
 use std::collections::BTreeMap;
 use std::future::poll_fn;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use maitre_base::Instant;
+use maitre_index::prefix::PrefixHash;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, oneshot};
 
 use super::HostConfig;
 use super::fault::Faults;
 use crate::clock::{self, Clock};
-use crate::engine::transfer::{Content, FetchOutcome, Hold, HoldId, KvFetch, Transfer, TransferCounters};
-use crate::engine::{self, Engine, Job, JobId, KnownPrompt, Reject, TokenOutput};
+use crate::engine::transfer::{FetchOutcome, Hold, HoldId, KvFetch, TransferCounters};
+use crate::engine::{self, Engine, Job, JobId, KnownPrompt, Reject, TokenOutput, Transfer};
 use crate::events::Publisher;
 use crate::histogram::Histogram;
 use crate::kv::{Change, Root};
+
+use progress::Progress;
+pub(super) use progress::{AnswerEnd, AnswerProgress};
 
 /// Steps of zero duration that run before connections get a turn. Chosen: enough that a short answer is sent in one
 /// write, few enough that a long one can be aborted.
@@ -59,28 +65,8 @@ struct JobRequest {
     progress: Arc<Progress>,
     /// Starts the fetch of its KV, if it comes from elsewhere.
     fetch: Option<oneshot::Sender<KvFetch>>,
-}
-
-/// How far one answer is.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct AnswerProgress {
-    pub(super) tokens: u32,
-    pub(super) cached_tokens: u32,
-    pub(super) content: Content,
-    pub(super) end: Option<AnswerEnd>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum AnswerEnd {
-    Complete,
-    /// The KV of its prompt did not come. There are no tokens.
-    Failed,
-}
-
-impl Default for AnswerProgress {
-    fn default() -> AnswerProgress {
-        AnswerProgress { tokens: 0, cached_tokens: 0, content: Content::Right, end: None }
-    }
+    /// Dropped with the request.
+    _wanted: Option<oneshot::Sender<()>>,
 }
 
 /// A job that sends or receives KV.
@@ -91,21 +77,8 @@ pub(super) struct TransferPlan {
     pub(super) cached_tokens: Option<u32>,
     /// Where to announce that the KV is to be fetched.
     pub(super) fetch: Option<oneshot::Sender<KvFetch>>,
-}
-
-#[derive(Debug, Default)]
-struct Progress {
-    cell: Mutex<ProgressCell>,
-}
-
-#[derive(Debug, Default)]
-struct ProgressCell {
-    progress: AnswerProgress,
-    /// Reported instead of the engine's number.
-    cached_tokens: Option<u32>,
-    /// Wakes on any token, or only on the last.
-    waits_for_all: bool,
-    waker: Option<Waker>,
+    /// Never sent to: dropped as soon as nobody waits for the answer.
+    pub(super) wanted: Option<oneshot::Sender<()>>,
 }
 
 /// A submitted job. Dropping it before the answer is complete aborts the job.
@@ -168,15 +141,19 @@ impl EngineDriver {
         job: Job,
         plan: TransferPlan,
     ) -> Result<Ticket, Reject> {
-        let cell = ProgressCell { cached_tokens: plan.cached_tokens, ..ProgressCell::default() };
-        let progress = Arc::new(Progress { cell: Mutex::new(cell) });
+        let progress = Arc::new(Progress::new(plan.cached_tokens));
         let mut core = self.core.lock();
         let job = core.engine.submit_transfer(arrived, job, KnownPrompt::default(), plan.transfer)?;
         let slot = job.slot as usize;
         if core.requests.len() <= slot {
             core.requests.resize_with(slot + 1, || None);
         }
-        core.requests[slot] = Some(JobRequest { job, progress: Arc::clone(&progress), fetch: plan.fetch });
+        core.requests[slot] = Some(JobRequest {
+            job,
+            progress: Arc::clone(&progress),
+            fetch: plan.fetch,
+            _wanted: plan.wanted,
+        });
         drop(core);
         self.wake();
         Ok(Ticket { core: Arc::clone(&self.core), changed: Arc::clone(&self.changed), job, progress })
@@ -268,6 +245,11 @@ impl EngineDriver {
         self.core.lock().engine.holds(tokens, root)
     }
 
+    /// How many of these blocks are cached, up to the first that is not.
+    pub(super) fn holds_named(&self, names: &[PrefixHash]) -> u32 {
+        self.core.lock().engine.holds_named(names)
+    }
+
     /// As after a crash: no jobs, no cache, no subscribers. The caller drops the waiting requests.
     pub(super) fn restart(&self) {
         let mut core = self.core.lock();
@@ -296,9 +278,9 @@ impl EngineDriver {
     }
 
     fn begin_step(&self) -> Option<Duration> {
-        let now = self.clock.now();
         let mut core = self.core.lock();
-        let expired = core.engine.expire_holds(now);
+        // Without holds, which is the rule, the clock is not read.
+        let expired = core.engine.next_expiry().is_some() && core.engine.expire_holds(self.clock.now());
         let span = core.engine.begin_step();
         core.start_fetches();
         drop(core);
@@ -360,25 +342,12 @@ impl Core {
         let Some(request) = place.as_ref().filter(|it| it.job == id) else { return };
         match outcome {
             FetchOutcome::Arrived { content, .. } => {
-                request.progress.cell.lock().progress.content = content;
+                request.progress.set_content(content);
             }
             FetchOutcome::Failed => {
                 request.progress.report(0, 0, Some(AnswerEnd::Failed));
                 *place = None;
             }
-        }
-    }
-}
-
-impl Progress {
-    fn report(&self, tokens: u32, cached_tokens: u32, end: Option<AnswerEnd>) {
-        let mut cell = self.cell.lock();
-        let cached_tokens = cell.cached_tokens.unwrap_or(cached_tokens);
-        cell.progress = AnswerProgress { tokens, cached_tokens, end, ..cell.progress };
-        let waker = if end.is_some() || !cell.waits_for_all { cell.waker.take() } else { None };
-        drop(cell);
-        if let Some(waker) = waker {
-            waker.wake();
         }
     }
 }
@@ -390,33 +359,18 @@ impl Ticket {
 
     /// Ready once the answer has more than `tokens` tokens, or has failed.
     pub(super) fn poll_beyond(&self, tokens: u32, context: &mut Context<'_>) -> Poll<AnswerProgress> {
-        let mut cell = self.progress.cell.lock();
-        if cell.progress.tokens > tokens || cell.progress.end == Some(AnswerEnd::Failed) {
-            return Poll::Ready(cell.progress);
-        }
-        cell.waits_for_all = false;
-        cell.waker = Some(context.waker().clone());
-        Poll::Pending
+        self.progress.poll_beyond(tokens, context)
     }
 
     /// Waits for the whole answer, or its failure.
     pub(super) async fn finished(&self) -> AnswerProgress {
-        poll_fn(|context| {
-            let mut cell = self.progress.cell.lock();
-            if cell.progress.end.is_some() {
-                return Poll::Ready(cell.progress);
-            }
-            cell.waits_for_all = true;
-            cell.waker = Some(context.waker().clone());
-            Poll::Pending
-        })
-        .await
+        poll_fn(|context| self.progress.poll_end(context)).await
     }
 }
 
 impl Drop for Ticket {
     fn drop(&mut self) {
-        if self.progress.cell.lock().progress.end.is_some() {
+        if self.progress.has_ended() {
             return;
         }
         let mut core = self.core.lock();

@@ -34,14 +34,14 @@ pub(super) async fn generate(
     if ask.delivery != Delivery::Whole && api == ApiFormat::Generate {
         return Err(ApiError::bad_request("stream: not simulated on this route"));
     }
-    let leg = state.leg(ask.kv_transfer_params.as_deref())?;
+    let leg = state.leg(&ask.transfer)?;
     if matches!(leg, Leg::Fatal) {
         return die(state, ask.delivery);
     }
-    let begun = begin(state, api, posted.request_id, ask);
+    let begun = begin(state, api, posted.request_id, ask, &leg);
     let (answer, job) = begun.inspect_err(|_| state.release_source(leg.clone()))?;
     state.driver.wait_overhead(arrived, state.config.engine.profile.overhead).await;
-    let ticket = state.submit_leg(arrived, job, leg.clone());
+    let ticket = state.submit_leg(arrived, job, leg.clone()).await;
     let ticket = ticket.inspect_err(|_| state.release_source(leg))?;
     match answer.delivery {
         Delivery::EventStream { .. } => {
@@ -57,12 +57,17 @@ fn begin(
     api: ApiFormat,
     request_id: Option<&HeaderValue>,
     ask: GenerateRequest,
+    leg: &Leg,
 ) -> Result<(PlannedAnswer, Job), ApiError> {
     let model = state.model(ask.model.as_deref())?;
     let root = state.root(model, &state.salt(&ask)?);
     let seed = text::seed(model, &ask.prompt);
     let words = AnswerText::new(ask.call.as_ref(), seed);
-    let length = AnswerLength::of(&ask, &words, state.config.engine.profile.context_tokens_max)?;
+    let mut length = AnswerLength::of(&ask, &words, state.config.engine.profile.context_tokens_max)?;
+    if matches!(leg, Leg::Room(_)) {
+        // Both legs have the same body; the decode engine continues.
+        length = AnswerLength { tokens: 1, finish: engine::Finish::Length };
+    }
     let answer = PlannedAnswer {
         api,
         id: state.answer_id(request_id),
@@ -120,7 +125,7 @@ impl HostState {
     /// The salt for the cache. Without prefix caching, every request gets another one.
     fn salt(&self, ask: &GenerateRequest) -> Result<String, ApiError> {
         let odd = |is: fn(&Misconfiguration) -> bool| self.config.misconfigurations.any(is);
-        if !self.config.misconfigurations.caches_prefixes() {
+        if !self.config.caches_prefixes() {
             let number = self.requests.total.load(std::sync::atomic::Ordering::Relaxed);
             return Ok(number.to_string());
         }

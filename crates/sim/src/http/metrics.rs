@@ -72,13 +72,7 @@ pub(super) fn render(state: &HostState) -> String {
         &inter_token,
     );
     page.cache_config(state);
-    if let Some(transfer) = &state.transfer {
-        let metrics = transfer.metrics.lock().clone();
-        page.external_cache(&stats, &transfers);
-        match transfer.connector() {
-            Connector::Nixl(_) => page.nixl(&metrics, &transfers),
-        }
-    }
+    page.connector(state, &stats, &transfers);
     page.text
 }
 
@@ -143,8 +137,9 @@ impl MetricsText {
         );
     }
 
-    /// What a connector was asked for, and what it had.
-    fn external_cache(&mut self, stats: &EngineStats, transfers: &TransferCounters) {
+    /// What the connector was asked for, and what it had.
+    fn connector(&mut self, state: &HostState, stats: &EngineStats, transfers: &TransferCounters) {
+        let Some(transfer) = &state.transfer else { return };
         self.counter(
             "external_prefix_cache_queries",
             "External prefix cache queries, in terms of number of queried tokens.",
@@ -155,6 +150,13 @@ impl MetricsText {
             "External prefix cache hits, in terms of number of cached tokens.",
             transfers.received_tokens,
         );
+        let metrics = transfer.metrics.lock().clone();
+        match transfer.connector() {
+            Connector::Nixl(_) => self.nixl(&metrics, transfers),
+            Connector::Peer(_) => self.pulls(&metrics),
+            // SGLang's names are not simulated.
+            Connector::Bootstrap(_) => {}
+        }
     }
 
     fn nixl(&mut self, metrics: &TransferMetrics, transfers: &TransferCounters) {
@@ -183,6 +185,19 @@ impl MetricsText {
         );
     }
 
+    fn pulls(&mut self, metrics: &TransferMetrics) {
+        let pulls = &metrics.pulls;
+        for (name, about, value) in [
+            ("chunk_queries", "Blocks looked up in a tier.", pulls.queried_blocks),
+            ("chunk_hits", "Blocks found in a tier.", pulls.hit_blocks),
+            ("read_bytes", "Bytes read from a tier.", pulls.read_bytes),
+            ("promotion_job_failures", "Failed reads from a tier.", pulls.failures),
+        ] {
+            let name = format!("kv_offload_tiering_{name}_total");
+            self.family("counter", &name, about, &[("tier=\"1:p2p\"", value as f64)]);
+        }
+    }
+
     /// The static one, from which routers read the size of the cache. It has no model in vLLM either.
     fn cache_config(&mut self, state: &HostState) {
         self.describe("gauge", "cache_config_info", "Information of the LLMEngine CacheConfig");
@@ -191,7 +206,7 @@ impl MetricsText {
             self.text,
             r#"vllm:cache_config_info{{block_size="{}",cache_dtype="auto",enable_prefix_caching="{}",engine="0",gpu_memory_utilization="0.92",num_cpu_blocks="None",num_gpu_blocks="{}",num_gpu_blocks_override="None",prefix_caching_hash_algo="sha256"}} 1.0"#,
             profile.block_tokens,
-            if state.config.misconfigurations.caches_prefixes() { "True" } else { "False" },
+            if state.config.caches_prefixes() { "True" } else { "False" },
             profile.kv_blocks
         );
     }

@@ -44,8 +44,16 @@ impl PlannedAnswer {
             ApiFormat::Chat => chat::whole(self, progress),
             ApiFormat::Completion => completion::whole(self, progress),
             ApiFormat::Generate => completion::generated(self, progress),
-            ApiFormat::Responses => responses::whole(self, progress),
-            ApiFormat::Messages => messages::whole(self, progress),
+            ApiFormat::Responses => self.with_params(responses::whole(self, progress)),
+            ApiFormat::Messages => self.with_params(messages::whole(self, progress)),
+        }
+    }
+
+    /// The same object with the transfer parameters, if there are any.
+    fn with_params(&self, object: String) -> String {
+        match (self.kv_transfer_params.as_str(), object.strip_suffix('}')) {
+            ("null", _) | (_, None) => object,
+            (params, Some(open)) => format!(r#"{open},"kv_transfer_params":{params}}}"#),
         }
     }
 }

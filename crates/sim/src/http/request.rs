@@ -50,6 +50,12 @@ pub(super) struct RequestFields<'a> {
     n: Option<u32>,
     #[serde(borrow)]
     kv_transfer_params: Option<&'a RawValue>,
+    #[serde(borrow)]
+    bootstrap_host: Option<&'a RawValue>,
+    #[serde(borrow)]
+    bootstrap_port: Option<&'a RawValue>,
+    #[serde(borrow)]
+    bootstrap_room: Option<&'a RawValue>,
 }
 
 #[derive(Default, Deserialize)]
@@ -92,8 +98,17 @@ pub(super) struct GenerateRequest {
     pub(super) ignore_eos: bool,
     /// The tool that must be called, if one must.
     pub(super) call: Option<ToolCall>,
-    /// As JSON, for the connector.
+    pub(super) transfer: TransferFields,
+}
+
+/// What is meant for a connector, as JSON. Without one it is ignored, whatever it is.
+#[derive(Debug, Default)]
+pub(super) struct TransferFields {
     pub(super) kv_transfer_params: Option<String>,
+    /// SGLang's.
+    pub(super) bootstrap_host: Option<String>,
+    pub(super) bootstrap_port: Option<String>,
+    pub(super) bootstrap_room: Option<String>,
 }
 
 /// How an answer is sent. A complete one always includes its usage.
@@ -118,6 +133,7 @@ impl GenerateRequest {
         if fields.n.is_some_and(|n| n != 1) {
             return Err(ApiError::bad_request("n: only one answer for each request is simulated"));
         }
+        let text = |raw: Option<&RawValue>| raw.map(|it| it.get().to_owned());
         let max_tokens = fields.max_tokens_of(api)?;
         if max_tokens == Some(0) {
             return Err(ApiError::bad_request("max_tokens must be at least 1, got 0"));
@@ -132,7 +148,12 @@ impl GenerateRequest {
             prompt: fields.prompt_of(api)?,
             call: tool::forced(api, fields.tools, fields.tool_choice)?,
             model: fields.model,
-            kv_transfer_params: fields.kv_transfer_params.map(|it| it.get().to_owned()),
+            transfer: TransferFields {
+                kv_transfer_params: text(fields.kv_transfer_params),
+                bootstrap_host: text(fields.bootstrap_host),
+                bootstrap_port: text(fields.bootstrap_port),
+                bootstrap_room: text(fields.bootstrap_room),
+            },
             salt: fields.cache_salt.unwrap_or_default(),
             delivery,
             max_tokens,

@@ -104,6 +104,10 @@ const GET_PATHS: &[&str] = &["/health", "/ping", "/version", "/v1/models", "/met
 fn get(state: &HostState, path: &str) -> Result<RouteReply, ApiError> {
     match path {
         "/health" | "/ping" => Ok(RouteReply::Empty),
+        "/server_info" => {
+            let info = state.server_info().ok_or_else(|| ApiError::plain(StatusCode::NOT_FOUND))?;
+            Ok(RouteReply::json(&info))
+        }
         "/version" => Ok(RouteReply::json(&json!({"version": version(state)}))),
         "/v1/models" => Ok(RouteReply::json(&models(state))),
         "/metrics" if state.config.misconfigurations.any(|it| matches!(it, Misconfiguration::NoMetrics)) => {

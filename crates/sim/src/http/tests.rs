@@ -1,7 +1,7 @@
 //! The HTTP face over loopback sockets: routes, framing, faults, and clients that leave.
 
 mod events;
-mod nixl;
+mod transfer;
 
 use std::net::SocketAddr;
 

@@ -4,31 +4,35 @@
 //! time, which the link model computes. A fetch is a task of the engine and not of the request: a client that leaves
 //! does not end it, as in vLLM.
 
+mod bootstrap;
 mod channel;
 mod nixl;
 mod params;
+mod peer;
+mod room;
 mod stats;
+mod submit;
 
+use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use maitre_base::{Instant, hash};
 use parking_lot::Mutex;
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::task::JoinSet;
 
-use super::driver::{Ticket, TransferPlan};
-use super::error::ApiError;
 use super::{BindError, Gauge, HostState};
 use crate::clock;
-use crate::engine::transfer::{HoldId, KvFetch, Transfer};
-use crate::engine::{Job, Reject};
+use crate::engine::transfer::KvFetch;
 use crate::link::{Link, LinkModel};
 use crate::profile::Profile;
 
+pub use bootstrap::{BootstrapConfig, RoomRole};
 pub use nixl::{LoadFailure, NixlConfig};
+pub use peer::PeerConfig;
 pub(super) use stats::TransferMetrics;
 
 /// How an engine exchanges KV with others.
@@ -41,15 +45,24 @@ pub struct TransferConfig {
     pub link: LinkModel,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Connector {
     /// vLLM's `NixlConnector` in pull mode.
     Nixl(NixlConfig),
+    /// vLLM's `OffloadingConnector` with a peer-to-peer tier: any engine can pull from any other.
+    Peer(PeerConfig),
+    /// SGLang's disaggregation: an engine either prefills or decodes.
+    Bootstrap(BootstrapConfig),
 }
 
 impl TransferConfig {
     pub fn new(connector: Connector, listen: SocketAddr, profile: &Profile) -> TransferConfig {
         TransferConfig { connector, listen, link: LinkModel::of(profile) }
+    }
+
+    /// Whether the engine only decodes what others have computed.
+    pub(super) fn only_decodes(&self) -> bool {
+        matches!(self.connector, Connector::Bootstrap(BootstrapConfig { role: RoomRole::Decode, .. }))
     }
 }
 
@@ -63,25 +76,26 @@ pub(super) struct KvTransfer {
     orders: mpsc::UnboundedSender<Order>,
     pub(super) metrics: Mutex<TransferMetrics>,
     met: Mutex<nixl::MetEngines>,
+    rooms: room::Rooms,
     pub(super) connections: Gauge,
 }
 
 /// A side channel that nobody serves yet.
-pub(super) struct SideChannel {
+pub(super) struct BoundChannel {
     pub(super) transfer: KvTransfer,
     pub(super) listener: TcpListener,
     pub(super) orders: mpsc::UnboundedReceiver<Order>,
 }
 
-impl SideChannel {
+impl BoundChannel {
     pub(super) async fn bind(
         config: &TransferConfig,
         changed: &Arc<Notify>,
-    ) -> Result<SideChannel, BindError> {
+    ) -> Result<BoundChannel, BindError> {
         let (listener, addr) = super::bind(config.listen).await?;
         let connections = Gauge::new(Arc::clone(changed));
         let (transfer, orders) = KvTransfer::new(config.clone(), addr, connections);
-        Ok(SideChannel { transfer, listener, orders })
+        Ok(BoundChannel { transfer, listener, orders })
     }
 }
 
@@ -93,6 +107,8 @@ pub(super) enum Leg {
     Prefill,
     /// Its KV comes from another engine.
     Decode(Source),
+    /// Its KV is computed for another engine, which waits for it in this room.
+    Room(params::RoomAddress),
     /// It kills the engine.
     Fatal,
 }
@@ -101,12 +117,32 @@ pub(super) enum Leg {
 #[derive(Clone, Debug)]
 pub(super) enum Source {
     Nixl(params::RemoteBlocks),
+    Peer(params::PeerAddress),
+    Room(params::RoomAddress),
+}
+
+/// What a prompt's KV is recognised by.
+pub(super) struct PromptIdentity {
+    /// That of its answer.
+    seed: u64,
+    /// The names of its full blocks, as far as they can be hit.
+    names: Vec<u64>,
+}
+
+/// What a task needs to fetch the KV of one prompt.
+pub(super) struct Fetch {
+    source: Source,
+    prompt: PromptIdentity,
+    /// Set once the engine has reserved the blocks.
+    start: oneshot::Receiver<KvFetch>,
+    /// Closed as soon as nobody waits for the answer.
+    wanted: oneshot::Receiver<()>,
 }
 
 /// Work of the fetching task.
 pub(super) enum Order {
     /// Fetch, once the engine has reserved the blocks.
-    Fetch { source: Source, seed: u64, start: oneshot::Receiver<KvFetch> },
+    Fetch(Fetch),
     /// The request was refused: its source is not needed.
     Release(Source),
 }
@@ -124,6 +160,7 @@ impl KvTransfer {
             link: Mutex::new(Link::new(config.link)),
             metrics: Mutex::default(),
             met: Mutex::default(),
+            rooms: room::Rooms::default(),
             config,
             addr,
             orders,
@@ -170,92 +207,10 @@ impl KvTransfer {
             other & 0xffff_ffff_ffff
         )
     }
-}
-
-impl HostState {
-    /// Which leg this request is. Without a connector its parameters mean nothing, as in vLLM.
-    pub(super) fn leg(&self, kv_transfer_params: Option<&str>) -> Result<Leg, ApiError> {
-        match (&self.transfer, kv_transfer_params) {
-            (Some(transfer), Some(text)) => match transfer.connector() {
-                Connector::Nixl(_) => params::nixl_leg(text),
-            },
-            _ => Ok(Leg::Plain),
-        }
-    }
-
-    /// Submits a job as the leg that it is.
-    pub(super) fn submit_leg(&self, arrived: Instant, job: Job, leg: Leg) -> Result<Ticket, Reject> {
-        match (leg, &self.transfer) {
-            (Leg::Prefill, Some(transfer)) => {
-                let Connector::Nixl(config) = transfer.connector();
-                let transfer = Transfer::Out { lease: config.lease };
-                self.driver.submit_transfer(
-                    arrived,
-                    job,
-                    TransferPlan { transfer, ..TransferPlan::default() },
-                )
-            }
-            (Leg::Decode(source), Some(transfer)) => transfer.submit_decode(self, arrived, job, source),
-            _ => self.driver.submit(arrived, job),
-        }
-    }
-
-    /// The request failed before the engine had it: its source need not be kept.
-    pub(super) fn release_source(&self, leg: Leg) {
-        if let (Leg::Decode(source), Some(transfer)) = (leg, &self.transfer) {
-            transfer.order(Order::Release(source));
-        }
-    }
-
-    /// The value of `kv_transfer_params` in the answer to a prefill leg. `null` if nothing is held.
-    pub(super) fn transfer_params(&self, request_id: &str, ticket: &Ticket, cached_tokens: u32) -> String {
-        let id = HoldId::from(ticket.job());
-        match (&self.transfer, self.driver.hold(id)) {
-            (Some(transfer), Some(hold)) => params::render(&params::HandOver {
-                engine_id: transfer.engine_id(self),
-                request_id: params::request_id(request_id, id),
-                host: transfer.host(),
-                port: transfer.addr.port(),
-                blocks: hold.blocks,
-                num_tokens: hold.tokens,
-                cached_tokens,
-            }),
-            _ => "null".to_owned(),
-        }
-    }
-}
-
-impl KvTransfer {
-    fn submit_decode(
-        &self,
-        state: &HostState,
-        arrived: Instant,
-        job: Job,
-        source: Source,
-    ) -> Result<Ticket, Reject> {
-        let (sender, start) = oneshot::channel();
-        let seed = job.seed;
-        let plan = TransferPlan {
-            transfer: Transfer::In,
-            cached_tokens: source.cached_tokens(),
-            fetch: Some(sender),
-        };
-        let ticket = state.driver.submit_transfer(arrived, job, plan)?;
-        self.order(Order::Fetch { source, seed, start });
-        Ok(ticket)
-    }
 
     fn order(&self, order: Order) {
         // Fails only after the engine has died.
         let _ = self.orders.send(order);
-    }
-}
-
-impl Source {
-    fn cached_tokens(&self) -> Option<u32> {
-        match self {
-            Source::Nixl(remote) => remote.cached_tokens,
-        }
     }
 }
 
@@ -277,12 +232,31 @@ pub(super) async fn run(state: Arc<HostState>, mut orders: mpsc::UnboundedReceiv
 async fn carry_out(state: Arc<HostState>, order: Order) {
     let Some(transfer) = &state.transfer else { return };
     match (order, transfer.connector()) {
-        (Order::Fetch { source: Source::Nixl(remote), seed, start }, Connector::Nixl(config)) => {
-            let fetcher = nixl::Fetcher { state: &state, transfer, config, remote };
-            fetcher.run(seed, start).await;
-        }
+        (Order::Fetch(fetch), connector) => fetch.carry_out(&state, transfer, connector).await,
         (Order::Release(Source::Nixl(remote)), Connector::Nixl(config)) => {
             nixl::Fetcher { state: &state, transfer, config, remote }.release().await;
+        }
+        // Others keep nothing for us.
+        (Order::Release(_), _) => {}
+    }
+}
+
+impl Fetch {
+    async fn carry_out(self, state: &HostState, transfer: &KvTransfer, connector: Connector) {
+        let Fetch { source, prompt, start, wanted } = self;
+        match (source, connector) {
+            (Source::Nixl(remote), Connector::Nixl(config)) => {
+                nixl::Fetcher { state, transfer, config, remote }.run(prompt.seed, start).await;
+            }
+            (Source::Peer(peer), Connector::Peer(config)) => {
+                peer::Puller { state, transfer, config, peer }.run(&prompt.names, start).await;
+            }
+            (Source::Room(address), Connector::Bootstrap(config)) => {
+                let receiver = bootstrap::Receiver { state, transfer, config, address };
+                receiver.run(prompt.seed, start, wanted).await;
+            }
+            // A source is always one of the engine's own connector.
+            _ => {}
         }
     }
 }
@@ -304,7 +278,7 @@ pub(super) async fn listen(listener: TcpListener, state: Arc<HostState>) {
     }
 }
 
-async fn serve(stream: tokio::net::TcpStream, state: Arc<HostState>) {
+async fn serve(stream: TcpStream, state: Arc<HostState>) {
     let Some(transfer) = &state.transfer else { return };
     let _open = transfer.connections.enter();
     let mut crash = state.crash.subscribe();
@@ -319,16 +293,26 @@ async fn serve(stream: tokio::net::TcpStream, state: Arc<HostState>) {
     }
     tokio::select! {
         // A disconnect or a malformed message ends the connection; nothing is reported.
-        _ = channel::serve(stream, |message| transfer.answer(&state, message)) => {}
+        _ = transfer.serve(&state, stream) => {}
         _ = crash.changed() => {}
     }
 }
 
 impl KvTransfer {
-    fn answer(&self, state: &HostState, message: channel::Message) -> channel::Reply {
-        match self.connector() {
-            Connector::Nixl(config) => nixl::answer(state, self, config, message),
+    async fn serve(&self, state: &HostState, stream: TcpStream) -> io::Result<()> {
+        if matches!(self.connector(), Connector::Bootstrap(_)) {
+            return bootstrap::serve(stream, state, self).await;
         }
+        let mut channel = channel::ServerChannel::new(stream)?;
+        while let Some(message) = channel.next().await? {
+            let reply = match self.connector() {
+                Connector::Nixl(config) => nixl::answer(state, self, config, message),
+                Connector::Peer(_) => peer::answer(state, message),
+                Connector::Bootstrap(_) => channel::Reply::No,
+            };
+            channel.reply(&reply).await?;
+        }
+        Ok(())
     }
 }
 

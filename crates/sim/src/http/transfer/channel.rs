@@ -23,6 +23,12 @@ pub(super) enum Message {
     Heartbeat { request_id: String },
     /// I need them no more.
     Done { request_id: String },
+    /// How many of these blocks do you have, up to the first that you have not?
+    Lookup { names: Vec<u64> },
+    /// I wait in this room for the KV of the prompt with this seed.
+    Join { room: u64, seed: u64 },
+    /// I have it all.
+    Leave,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -31,6 +37,9 @@ pub(super) enum Reply {
     Yes,
     /// Not this engine, or not this request.
     No,
+    Found {
+        blocks: u32,
+    },
 }
 
 impl Reply {
@@ -39,15 +48,31 @@ impl Reply {
     }
 }
 
-/// Answers every message until the other end leaves.
-pub(super) async fn serve(stream: TcpStream, mut answer: impl FnMut(Message) -> Reply) -> io::Result<()> {
-    let mut stream = BufReader::new(stream);
-    stream.get_ref().set_nodelay(true)?;
-    while let Some(line) = read_line(&mut stream).await? {
-        let reply = answer(serde_json::from_slice(&line)?);
-        write_line(&mut stream, &reply).await?;
+/// A connection from another engine.
+pub(super) struct ServerChannel {
+    stream: BufReader<TcpStream>,
+}
+
+impl ServerChannel {
+    pub(super) fn new(stream: TcpStream) -> io::Result<ServerChannel> {
+        stream.set_nodelay(true)?;
+        Ok(ServerChannel { stream: BufReader::new(stream) })
     }
-    Ok(())
+
+    /// The next message, or none once the other end has gone.
+    pub(super) async fn next(&mut self) -> io::Result<Option<Message>> {
+        let line = read_line(&mut self.stream).await?;
+        Ok(line.map(|it| serde_json::from_slice(&it)).transpose()?)
+    }
+
+    pub(super) async fn reply(&mut self, reply: &Reply) -> io::Result<()> {
+        write_line(&mut self.stream, reply).await
+    }
+
+    /// Returns when the other end has gone: it says nothing before it has its reply.
+    pub(super) async fn closed(&mut self) {
+        let _ = self.stream.fill_buf().await;
+    }
 }
 
 /// A connection to another engine's side channel.

@@ -96,6 +96,7 @@ pub(super) fn answer(
             }
             yes_if(is_held)
         }
+        _ => Reply::No,
     }
 }
 
@@ -195,7 +196,7 @@ impl Fetcher<'_> {
         let mut channel = SideChannel::open(host, *port, self.config.handshake_timeout).await?;
         match channel.ask(&Message::Handshake { engine_id: engine_id.clone() }).await? {
             Reply::Yes => Ok(channel),
-            Reply::No => Err(io::ErrorKind::NotFound.into()),
+            _ => Err(io::ErrorKind::NotFound.into()),
         }
     }
 

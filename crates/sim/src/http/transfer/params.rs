@@ -7,7 +7,13 @@ use super::{Leg, Source};
 use crate::engine::transfer::HoldId;
 use crate::http::answer::escape;
 use crate::http::error::ApiError;
+use crate::http::request::TransferFields;
 use crate::kv::BlockId;
+
+/// SGLang's, where the port is null.
+const BOOTSTRAP_PORT: u16 = 8998;
+
+const ROOMS: u64 = 1 << 63;
 
 /// Digits of a hold at the end of a request id; in vLLM they are random.
 const HOLD_DIGITS: usize = 8;
@@ -21,6 +27,21 @@ pub(in crate::http) struct RemoteBlocks {
     pub(super) port: u16,
     /// What the prefill engine found in its own cache, if it says so.
     pub(super) cached_tokens: Option<u32>,
+}
+
+/// An engine that may have the blocks of a prompt in its cache.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::http) struct PeerAddress {
+    pub(super) host: String,
+    pub(super) port: u16,
+}
+
+/// The room of a prefill engine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::http) struct RoomAddress {
+    pub(super) host: String,
+    pub(super) port: u16,
+    pub(super) room: u64,
 }
 
 /// What a prefill leg's answer says.
@@ -69,6 +90,55 @@ pub(super) fn nixl_leg(text: &str) -> Result<Leg, ApiError> {
     })))
 }
 
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct PeerFields {
+    remote_kv_source: Option<SourceFields>,
+    remote_decoder: Option<Value>,
+    remote_prefiller: Option<Value>,
+}
+
+#[derive(Deserialize)]
+struct SourceFields {
+    remote_host: String,
+    remote_port: u16,
+}
+
+/// Which leg the parameters make of a request to an engine with peers.
+pub(super) fn peer_leg(text: &str) -> Result<Leg, ApiError> {
+    let fields: Option<PeerFields> =
+        serde_json::from_str(text).map_err(|it| refusal(&format!("not what we expect: {it}")))?;
+    let Some(fields) = fields else { return Ok(Leg::Plain) };
+    if fields.remote_decoder.is_some() || fields.remote_prefiller.is_some() {
+        return Err(refusal("remote_decoder and remote_prefiller are not simulated"));
+    }
+    Ok(fields.remote_kv_source.map_or(Leg::Plain, |it| {
+        Leg::Decode(Source::Peer(PeerAddress { host: it.remote_host, port: it.remote_port }))
+    }))
+}
+
+/// The room of a request to an engine that only prefills or only decodes.
+pub(super) fn room(fields: &TransferFields) -> Result<RoomAddress, ApiError> {
+    let invalid = |key: &str, what: &str| ApiError::bad_request(format!("{key}: {what} is expected"));
+    let given = |it: &Option<String>| it.clone().filter(|it| it != "null");
+    let Some(room) = given(&fields.bootstrap_room) else {
+        return Err(ApiError::bad_request(
+            "Invalid request: Disaggregated request received without bootstrap room id.",
+        ));
+    };
+    let room = room.parse().ok().filter(|it| *it < ROOMS);
+    let host = given(&fields.bootstrap_host).and_then(|it| serde_json::from_str(&it).ok());
+    let port = match given(&fields.bootstrap_port) {
+        None => Some(BOOTSTRAP_PORT),
+        Some(port) => port.parse().ok(),
+    };
+    Ok(RoomAddress {
+        room: room.ok_or_else(|| invalid("bootstrap_room", "one number below 2^63"))?,
+        host: host.ok_or_else(|| invalid("bootstrap_host", "one name"))?,
+        port: port.ok_or_else(|| invalid("bootstrap_port", "one port or null"))?,
+    })
+}
+
 fn refusal(about: &str) -> ApiError {
     ApiError::bad_request(format!("kv_transfer_params: {about}"))
 }
@@ -105,11 +175,18 @@ mod tests {
 
     #[track_caller]
     fn check(text: &str, expected: &str) {
-        let actual = match nixl_leg(text) {
+        check_leg(nixl_leg(text), text, expected);
+    }
+
+    #[track_caller]
+    fn check_leg(leg: Result<Leg, ApiError>, text: &str, expected: &str) {
+        let actual = match leg {
             Ok(Leg::Plain) => "plain".to_owned(),
             Ok(Leg::Prefill) => "prefill".to_owned(),
             Ok(Leg::Decode(Source::Nixl(remote))) => format!("decode from {}:{}", remote.host, remote.port),
             Ok(Leg::Fatal) => "fatal".to_owned(),
+            Ok(Leg::Room(room) | Leg::Decode(Source::Room(room))) => format!("room {}", room.room),
+            Ok(Leg::Decode(Source::Peer(peer))) => format!("pull from {}:{}", peer.host, peer.port),
             Err(refusal) => refusal.to_json(),
         };
         assert!(actual.contains(expected), "{text}: {actual}");
@@ -125,6 +202,47 @@ mod tests {
         check(r#"{"do_remote_prefill":true,"remote_block_ids":[[1]]}"#, "remote_engine_id is missing");
         check(r#"{"do_remote_prefill":true,"remote_port":"x"}"#, "not what we expect");
         check("[1]", "not what we expect");
+    }
+
+    #[test]
+    fn a_source_makes_a_pull() {
+        let check = |text: &str, expected: &str| check_leg(peer_leg(text), text, expected);
+        check("{}", "plain");
+        check(
+            r#"{"remote_kv_source":{"kv_request_id":"1","remote_host":"h","remote_port":5710}}"#,
+            "pull from h:5710",
+        );
+        check(r#"{"remote_kv_source":{"remote_host":"h"}}"#, "missing field `remote_port`");
+        check(r#"{"remote_decoder":{"kv_request_id":"1"}}"#, "not simulated");
+    }
+
+    #[track_caller]
+    fn check_room(host: &str, port: &str, number: &str, expected: Result<(&str, u16, u64), &str>) {
+        let field = |text: &str| (!text.is_empty()).then(|| text.to_owned());
+        let fields = TransferFields {
+            bootstrap_host: field(host),
+            bootstrap_port: field(port),
+            bootstrap_room: field(number),
+            ..TransferFields::default()
+        };
+        match (room(&fields), expected) {
+            (Ok(actual), Ok((host, port, room))) => {
+                assert_eq!(actual, RoomAddress { host: host.to_owned(), port, room });
+            }
+            (Err(refusal), Err(part)) => assert!(refusal.to_json().contains(part), "{}", refusal.to_json()),
+            (actual, expected) => panic!("{actual:?}, expected {expected:?}"),
+        }
+    }
+
+    #[test]
+    fn a_room_has_an_address() {
+        check_room(r#""h""#, "7", "5", Ok(("h", 7, 5)));
+        check_room(r#""h""#, "null", "9223372036854775807", Ok(("h", 8998, (1 << 63) - 1)));
+        check_room(r#""h""#, "7", "9223372036854775808", Err("bootstrap_room: "));
+        check_room(r#""h""#, "7", "[5]", Err("bootstrap_room: "));
+        check_room(r#""h""#, "7", "", Err("without bootstrap room id"));
+        check_room("", "7", "5", Err("bootstrap_host: "));
+        check_room(r#""h""#, "\"x\"", "5", Err("bootstrap_port: "));
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::peer::PullCounters;
 use crate::histogram::{BLOCK_COUNTS, Histogram, TRANSFER_BYTES, TRANSFER_SECONDS};
 
 #[derive(Clone, Debug)]
@@ -13,6 +14,7 @@ pub(in crate::http) struct TransferMetrics {
     pub(in crate::http) failed_notifications: u64,
     /// Requests that were read or released after they had been freed.
     pub(in crate::http) after_expiry: u64,
+    pub(in crate::http) pulls: PullCounters,
 }
 
 impl Default for TransferMetrics {
@@ -24,6 +26,7 @@ impl Default for TransferMetrics {
             failed_transfers: 0,
             failed_notifications: 0,
             after_expiry: 0,
+            pulls: PullCounters::default(),
         }
     }
 }

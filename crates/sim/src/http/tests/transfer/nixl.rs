@@ -7,16 +7,6 @@ use tokio::io::AsyncBufReadExt;
 use super::*;
 use crate::http::transfer::{Connector, LoadFailure, NixlConfig, TransferConfig};
 
-/// 59 tokens with the template, in four blocks.
-const TEXT: &str = "A table for two, near the window, please. It should be quiet: we have not met for years, and there is \
-                    much to say; after the soup we would like to hear what the kitchen recommends.";
-
-/// For what must elapse.
-const SHORT: Duration = Duration::from_millis(30);
-
-/// For what must not.
-const LONG: Duration = Duration::from_secs(3_600);
-
 fn config(profile: Profile, nixl: NixlConfig) -> HostConfig {
     let transfer = TransferConfig::new(Connector::Nixl(nixl), LOOPBACK, &profile);
     HostConfig { model: "tiny".to_owned(), transfer: Some(transfer), ..HostConfig::new(profile) }
@@ -62,38 +52,6 @@ fn decode_leg(text: &str, params: &Value, stream: bool) -> Value {
 
 async fn decode(host: &Host, text: &str, params: &Value) -> RouteReply {
     post(host, "/v1/chat/completions", decode_leg(text, params, false)).await
-}
-
-fn text_of(reply: &RouteReply) -> String {
-    reply.json()["choices"][0]["message"]["content"].as_str().unwrap_or_default().to_owned()
-}
-
-/// What one engine answers to the same body.
-async fn right_text(text: &str) -> String {
-    let alone = host(INSTANT).await;
-    text_of(&post(&alone, "/v1/chat/completions", decode_leg(text, &Value::Null, false)).await)
-}
-
-/// A metric's value, without its labels of engine and model.
-async fn metric(host: &Host, name: &str) -> f64 {
-    let page = get(host, "/metrics").await.text();
-    let plain =
-        page.replace(r#"{engine="0",model_name="tiny"}"#, "").replace(r#"engine="0",model_name="tiny","#, "");
-    let line = plain.lines().find_map(|it| it.strip_prefix(&format!("vllm:{name} ")));
-    line.unwrap_or_else(|| panic!("{name} is not in {page}")).parse().unwrap()
-}
-
-async fn check_metrics(host: &Host, expected: &[(&str, f64)]) {
-    for (name, value) in expected {
-        assert_eq!(metric(host, name).await, *value, "{name}");
-    }
-}
-
-/// The virtual time that something takes.
-async fn timed<T>(work: impl Future<Output = T>) -> (T, Duration) {
-    let begin = tokio::time::sleep(Duration::ZERO).deadline();
-    let result = work.await;
-    (result, begin.elapsed())
 }
 
 #[tokio::test]
@@ -180,6 +138,12 @@ async fn the_other_generating_routes_have_legs_too() {
     assert_eq!(answer["choices"][0]["text"], plain["choices"][0]["text"]);
     assert_eq!(metric(&d, "external_prefix_cache_hits_total").await, 45.0);
     assert_eq!(plain["kv_transfer_params"], Value::Null);
+    for (path, limit) in [("/v1/messages", "max_tokens"), ("/v1/responses", "max_output_tokens")] {
+        let params = json!({"do_remote_decode": true});
+        let leg = chat(TEXT, json!({"input": TEXT, limit: 1, "kv_transfer_params": params}));
+        let answer = post(&p, path, leg).await.json();
+        assert_eq!(answer["kv_transfer_params"]["do_remote_prefill"], true, "{path}");
+    }
 }
 
 #[tokio::test]
