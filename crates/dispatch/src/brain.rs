@@ -23,7 +23,6 @@ use crate::observer::shadow::ShadowScore;
 use crate::observer::{Fact, Observer};
 use crate::peers::Outbox;
 use crate::placer::Placer;
-use crate::placer::in_use::InUse;
 use crate::placer::strategies::Strategies;
 use crate::placer::survey::Survey;
 use crate::request::PendingRequest;
@@ -80,7 +79,6 @@ enum Freed {
 impl Brain {
     pub fn new(settings: BrainSettings) -> Brain {
         let strategies = Strategies::new(settings.strategy, settings.knobs);
-        let in_use = settings.needs().in_use.then(InUse::default);
         Brain {
             pending: NumberMap::default(),
             parts: Parts {
@@ -88,7 +86,7 @@ impl Brain {
                 cache: Cache::new(settings.index),
                 block_grains: NumberMap::default(),
                 scheduler: Scheduler::new(settings.budget),
-                placer: Placer::new(strategies, in_use, settings.seed),
+                placer: Placer::new(strategies, settings.needs(), settings.seed),
                 observer: Observer::new(settings.watch(), settings.shares, settings.seed),
                 settings,
             },
@@ -232,7 +230,10 @@ impl Brain {
             Event::CacheChanged { worker, event } => match event {
                 KvEvent::Stored(blocks) => self.parts.blocks_stored(worker, &blocks),
                 KvEvent::Removed { names, tier } => self.parts.cache.removed(worker, names, tier),
-                KvEvent::Cleared => self.parts.cache.clear(worker),
+                KvEvent::Cleared => {
+                    self.parts.cache.clear(worker);
+                    self.parts.placer.forget_sent(worker);
+                }
             },
             Event::ReportsLost { worker } => self.parts.cache.reports_lost(worker),
             Event::TrustChanged { worker, trust } => self.parts.cache.trust_changed(worker, trust),
@@ -338,6 +339,7 @@ impl Parts {
         let change = self.fleet.see(now, worker, evidence);
         if evidence == Evidence::Refused {
             self.cache.refused(worker);
+            self.placer.forget_sent(worker);
         }
         let Some(change) = change else { return };
         effects.push(Effect::Changed(change));

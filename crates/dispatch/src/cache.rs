@@ -330,6 +330,11 @@ fn in_tokens(prompt: &PromptChain, prompt_tokens: Tokens, size: u32, holding: Ho
     Held { tokens: tokens(blocks), below: tokens(below) }
 }
 
+/// The tokens in this many leading blocks of the prompt's own size.
+pub(crate) fn blocks_in_tokens(prompt: &PromptChain, prompt_tokens: Tokens, blocks: u32) -> Tokens {
+    in_tokens(prompt, prompt_tokens, prompt.block, Holding { blocks, lower: 0 }).tokens
+}
+
 /// The part of the prompt's estimated tokens that these leading blocks of its words are believed to be.
 fn of_words(prompt: &PromptChain, prompt_tokens: Tokens, blocks: u32) -> Tokens {
     if blocks == 0 {

@@ -6,6 +6,7 @@
 
 pub(crate) mod in_use;
 pub(crate) mod pins;
+pub(crate) mod sent;
 pub mod split;
 pub(crate) mod strategies;
 pub(crate) mod survey;
@@ -13,7 +14,7 @@ pub(crate) mod survey;
 use maitre_base::{ClassId, Instant, Rng, Tokens, WorkerId};
 use maitre_fleet::{Fleet, ModelId, Wanted, WorkerSnapshot};
 use maitre_policy::split::SplitRule;
-use maitre_policy::{Ask, Candidate, Name, Pick, Strategy, Why};
+use maitre_policy::{Ask, Candidate, Name, Needs, Pick, Strategy, Why};
 use maitre_queue::limits::{Caps, WorkerLimits, limits, limits_of_first};
 
 use crate::cache::{Cache, CacheQuery, PromptChain};
@@ -22,6 +23,7 @@ use crate::long_prefills::LongPrefills;
 use crate::reservations::{Reservation, Reservations};
 use in_use::InUse;
 use pins::EarlyPins;
+use sent::Sent;
 use split::{PrefillSurvey, Split};
 use strategies::{Decider, Strategies};
 use survey::{Beliefs, Opening, Survey, TRIAL_PREFILL};
@@ -165,6 +167,7 @@ pub(crate) struct Placer {
     pub(crate) early_pins: EarlyPins,
     /// Only while a strategy asks for it.
     pub(crate) in_use: Option<InUse>,
+    pub(crate) sent: Option<Sent>,
     rng: Rng,
     /// The last survey. Kept, so that a choice allocates nothing per worker.
     survey: Survey,
@@ -188,11 +191,12 @@ impl View<'_> {
 }
 
 impl Placer {
-    pub(crate) fn new(strategies: Strategies, in_use: Option<InUse>, seed: u64) -> Placer {
+    pub(crate) fn new(strategies: Strategies, needs: Needs, seed: u64) -> Placer {
         Placer {
             strategies,
             early_pins: EarlyPins::default(),
-            in_use,
+            in_use: needs.in_use.then(InUse::default),
+            sent: needs.sent.then(Sent::default),
             rng: Rng::new(seed),
             survey: Survey::default(),
             prefill: PrefillSurvey::default(),
@@ -201,6 +205,13 @@ impl Placer {
 
     pub(crate) fn swap_survey(&mut self, survey: &mut Survey) {
         std::mem::swap(&mut self.survey, survey);
+    }
+
+    /// The worker's cache is gone.
+    pub(crate) fn forget_sent(&mut self, worker: WorkerId) {
+        if let Some(sent) = &mut self.sent {
+            sent.forget(worker);
+        }
     }
 
     pub(crate) fn survey(&self) -> &Survey {
@@ -268,12 +279,13 @@ impl Placer {
     /// strategy uses that. Returns whether there are any.
     fn look_up(&mut self, world: &mut World<'_>, query: &Query<'_>, mode: Mode) -> bool {
         self.survey.trial_prefill = TRIAL_PREFILL * world.fleet.mean_prefill();
-        let Survey { snapshots, held, held_usually, .. } = &mut self.survey;
+        let Survey { snapshots, held, held_usually, last_sent, .. } = &mut self.survey;
         world.fleet.snapshots(world.now, query.wanted, query.tried, snapshots);
         if snapshots.is_empty() {
             return false;
         }
         let cached_part = world.fleet.estimate(query.model()).cached_part;
+        *last_sent = self.sent.as_ref().and_then(|it| it.find(query.prompt?));
         *held_usually = Tokens((query.ask.prefill.0 as f64 * cached_part) as u64);
         let name = self.strategies.of(query.model()).name();
         if !name.prices_adapters() {

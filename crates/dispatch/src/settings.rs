@@ -101,5 +101,6 @@ fn needs_of(names: impl Iterator<Item = Name>) -> Needs {
         head: sum.head | it.head,
         cache: sum.cache | it.cache,
         in_use: sum.in_use | it.in_use,
+        sent: sum.sent | it.sent,
     })
 }

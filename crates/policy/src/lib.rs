@@ -63,6 +63,9 @@ pub struct Candidate {
     pub held_below: Tokens,
     /// Everything it has cached.
     pub holds: Tokens,
+    /// Leading tokens of this prompt that no other worker was sent since this one was, whether or not its cache still has
+    /// them. Zero unless the strategy needs it, and where the worker reports its cache.
+    pub sent: Tokens,
     /// Distinct prompt tokens of this router's requests there, and how many of them are a prefix of this
     /// prompt. Zero unless the strategy needs it.
     pub in_use: Tokens,
@@ -149,14 +152,12 @@ pub enum Why {
     CacheTooBusy,
     /// No worker has any of it cached; it adds the least delay here.
     LeastDelay,
-    /// No worker has enough of it cached; this cache has the most room.
-    MostRoom,
     /// No worker has any of it cached; it costs least here, in the unit of the strategy.
     LeastCost,
 }
 
 impl Why {
-    pub const ALL: [Why; 15] = [
+    pub const ALL: [Why; 14] = [
         Why::Only,
         Why::Turn,
         Why::Dice,
@@ -170,7 +171,6 @@ impl Why {
         Why::Cached,
         Why::CacheTooBusy,
         Why::LeastDelay,
-        Why::MostRoom,
         Why::LeastCost,
     ];
 
@@ -190,7 +190,6 @@ impl Why {
             Why::Cached => "cached",
             Why::CacheTooBusy => "cache-too-busy",
             Why::LeastDelay => "least-delay",
-            Why::MostRoom => "most-room",
             Why::LeastCost => "least-cost",
         }
     }

@@ -73,7 +73,7 @@ impl Name {
 
 /// What a strategy uses besides load; the rest need not be computed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[expect(clippy::struct_excessive_bools, reason = "four questions that have nothing to do with each other")]
+#[expect(clippy::struct_excessive_bools, reason = "five questions that have nothing to do with each other")]
 pub struct Needs {
     pub session: bool,
     pub head: bool,
@@ -81,6 +81,8 @@ pub struct Needs {
     pub cache: bool,
     /// Which of that running requests use: tracking it costs a look-up for each block of each prompt.
     pub in_use: bool,
+    /// Where prompts were sent before, for longer than caches are believed to keep them.
+    pub sent: bool,
 }
 
 impl Name {
@@ -96,6 +98,7 @@ impl Name {
                 Name::PowerOfTwo | Name::StickySession | Name::PrefixHash => false,
             },
             in_use: matches!(self, Name::DynamoCost),
+            sent: matches!(self, Name::CacheAware),
         }
     }
 
@@ -279,6 +282,7 @@ pub(crate) mod tests {
             held: Tokens::ZERO,
             held_below: Tokens::ZERO,
             holds: Tokens::ZERO,
+            sent: Tokens::ZERO,
             in_use: Tokens::ZERO,
             held_in_use: Tokens::ZERO,
             pace: PACE,

@@ -271,7 +271,6 @@ fn meaning(why: &str) -> &'static str {
             "another worker has a longer cached prefix, but waiting for it costs more than it saves"
         }
         "least-delay" => "no worker has the prompt cached; this one adds the least delay",
-        "most-room" => "no worker has enough of the prompt cached; this cache has the most room",
         "least-cost" => "no worker has the prompt cached; this one costs least",
         _ => "",
     }

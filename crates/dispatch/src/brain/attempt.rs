@@ -331,6 +331,9 @@ impl Parts {
         self.scheduler.prefill_ended(class, attempt);
         if let (Some(prompt), Some(prediction)) = (&request.prompt, &attempt.prediction) {
             self.cache.prefilled(now, worker, prompt, prediction);
+            if let Some(sent) = &mut self.placer.sent {
+                sent.record(worker, prompt);
+            }
         }
         self.observer.on(Fact::PromiseChanged { worker });
         // A response in one piece tells when it ended, not when it began.

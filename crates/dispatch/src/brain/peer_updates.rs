@@ -43,6 +43,9 @@ impl Parts {
                 // While no strategy uses caches, nothing is kept of them.
                 if let Some(worker) = self.worker_by_key(worker).filter(|_| self.settings.needs().cache) {
                     self.cache.placed(now, worker, prompt);
+                    if let Some(sent) = &mut self.placer.sent {
+                        sent.record(worker, prompt);
+                    }
                 }
             }
             PeerUpdate::Routers { live, known } => self.scheduler.set_routers(live, known),

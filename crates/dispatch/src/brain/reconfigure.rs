@@ -6,7 +6,7 @@
 
 use maitre_base::{Instant, RequestId};
 
-use super::Brain;
+use super::{Brain, Parts};
 use crate::event::{Effect, Refusal};
 use crate::placer::in_use::InUse;
 use crate::request::RequestState;
@@ -69,6 +69,7 @@ impl Brain {
         parts.observer.share(parts.settings.shares, &parts.fleet);
         parts.observer.retune(parts.settings.watch());
         self.count_in_use();
+        self.remember_sent();
         if was_enabled && !self.parts.settings.queue.enabled {
             self.empty_queues(now, effects);
         }
@@ -92,6 +93,12 @@ impl Brain {
                 parts.placer.in_use = Some(in_use);
             }
         }
+    }
+
+    /// What was sent is remembered only while a strategy asks for it, from then on.
+    fn remember_sent(&mut self) {
+        let Parts { settings, placer, .. } = &mut self.parts;
+        placer.sent = settings.needs().sent.then(|| placer.sent.take().unwrap_or_default());
     }
 
     /// The queue is off: all queued requests go, in the order of their arrival.

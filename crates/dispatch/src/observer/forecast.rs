@@ -156,6 +156,7 @@ mod tests {
             held: Tokens::ZERO,
             held_below: Tokens::ZERO,
             holds: Tokens::ZERO,
+            sent: Tokens::ZERO,
             in_use: Tokens::ZERO,
             held_in_use: Tokens::ZERO,
             pace: Pace { floor: 0.02, prefill_token: 1e-4, step: 0.01, step_request: 1e-4 },

@@ -282,6 +282,7 @@ mod tests {
             held: Tokens(held),
             held_below: Tokens::ZERO,
             holds: Tokens::ZERO,
+            sent: Tokens::ZERO,
             in_use: Tokens::ZERO,
             held_in_use: Tokens::ZERO,
             pace: Pace { floor: 0.0, prefill_token: 0.0, step: 0.0, step_request: 0.0 },

@@ -3,14 +3,17 @@
 
 use std::time::Duration;
 
-use maitre_base::{Instant, Promise, PromisedWork, Tokens};
+use maitre_base::{Instant, Promise, PromisedWork, Tokens, WorkerId};
 use maitre_fleet::WorkerSnapshot;
 use maitre_fleet::rates::LinearFit;
+use maitre_index::feed::Trust;
+use maitre_index::prefix::Unit;
 use maitre_policy::{Ask, Candidate, Pace};
 
 use super::in_use::{InUse, Used};
+use super::sent::LastSent;
 use super::{Admission, Query, World};
-use crate::cache::{Cache, Held};
+use crate::cache::{Cache, Held, blocks_in_tokens};
 use crate::capacity::{first_token_by, has_memory, is_long};
 use crate::reservations::Reservations;
 
@@ -61,6 +64,8 @@ pub(crate) struct Survey {
     pub(crate) held: Vec<Held>,
     /// What caches usually hold of a prompt like this one: counts where `held` is empty.
     pub(crate) held_usually: Tokens,
+    /// The worker that was last sent the longest known prefix of the prompt; none unless a strategy needs it.
+    pub(crate) last_sent: Option<LastSent>,
     /// For each snapshot.
     pub(crate) openings: Vec<Opening>,
     /// The workers that the strategy saw.
@@ -137,12 +142,24 @@ impl Survey {
         if let Some((prefill, decode)) = snapshot.faded.filter(|_| query.deadline.is_none() && can_afford()) {
             candidate.pace = pace(prefill, decode);
         }
+        candidate.sent = self.sent_to(query, beliefs.cache, worker);
         add_reserved(&mut candidate, beliefs.reservations.at(worker, query.class));
         if let Some(in_use) = beliefs.in_use {
             let Used { all, of_prompt } = in_use.at(worker, query.prompt);
             (candidate.in_use, candidate.held_in_use) = (all, of_prompt);
         }
         candidate
+    }
+
+    /// How much of the prompt this worker was the last to be sent. Where fresh events concern the prompt, the index knows
+    /// better.
+    fn sent_to(&self, query: &Query<'_>, cache: &Cache, worker: WorkerId) -> Tokens {
+        let last = self.last_sent.filter(|it| it.worker == worker);
+        let (Some(last), Some(prompt)) = (last, query.prompt) else { return Tokens::ZERO };
+        if prompt.unit == Unit::Tokens && cache.trust(worker) == Trust::Fresh {
+            return Tokens::ZERO;
+        }
+        blocks_in_tokens(prompt, query.ask.prefill, last.blocks)
     }
 }
 
@@ -169,6 +186,7 @@ pub(super) fn candidate(snapshot: &WorkerSnapshot, held: Held, holds: Tokens) ->
         held: held.tokens,
         held_below: held.below,
         holds,
+        sent: Tokens::ZERO,
         in_use: Tokens::ZERO,
         held_in_use: Tokens::ZERO,
         pace: pace(snapshot.prefill, snapshot.decode),

@@ -17,7 +17,6 @@ export const WHY = {
   cached: ["longest cached prefix", "It has the longest cached prefix, and is not too busy."],
   "cache-too-busy": ["cached worker too busy", "Another worker has a longer cached prefix, but waiting for it costs more than it saves."],
   "least-delay": ["least delay", "No worker has the prompt cached; this one adds the least delay."],
-  "most-room": ["most cache room", "No worker has enough of the prompt cached; this cache has the most room."],
   "least-cost": ["least cost", "No worker has the prompt cached; this one costs least."],
 };
 

@@ -13,6 +13,7 @@ use maitre_policy::Why;
 mod adapter;
 mod pace;
 mod rules;
+mod sent;
 mod threads;
 
 /// The first-token time that the default rates expect of 1,600 tokens, so that responses teach nothing by chance.
@@ -143,7 +144,7 @@ fn check_seat(placement: Placement, worker: u32, held: u64) {
 #[track_caller]
 fn check_not_held(placement: Placement) {
     assert_eq!(placement.held, Some(Tokens(0)), "{placement:?}");
-    assert!([Why::LeastDelay, Why::MostRoom, Why::Only].contains(&placement.why), "{placement:?}");
+    assert!([Why::LeastDelay, Why::FewestRequests, Why::Only].contains(&placement.why), "{placement:?}");
 }
 
 // Predictions.
@@ -256,6 +257,7 @@ fn a_report_overrides_a_prediction() {
     check(|harness| {
         let tokens = text(1, 1_600);
         let home = harness.serve(1, &tokens).worker.0;
+        harness.on(Event::TrustChanged { worker: WorkerId(home), trust: Trust::Fresh });
         harness.store(home, &tokens, PLAIN);
         harness.remove(home, &names(&tokens, 16));
         assert_eq!(harness.predicted(), 0);
