@@ -3,6 +3,7 @@
 //! 340 elsewhere.
 
 use super::*;
+use crate::peers::PeerUpdate;
 use maitre_base::EngineLoad;
 
 /// A fleet of four. Each cache has the size of one prompt of 1,600 tokens, or an unknown one; then a prompt is served,
@@ -87,11 +88,32 @@ fn a_request_without_a_first_token_was_not_sent() {
 }
 
 #[test]
+fn what_other_routers_sent_counts_too() {
+    for seed in 0..6 {
+        let mut harness = Harness::cached(4, Name::CacheAware, seed);
+        let key = harness.brain.fleet().worker(WorkerId(2)).unwrap().key;
+        let prompt = harness.prompt(&text(1, 1_600), None);
+        harness.on(Event::Peers(PeerUpdate::Placed { worker: key, prompt: &prompt }));
+        // Nothing is predicted any more.
+        harness.brain.parts.cache.clear(WorkerId(2));
+        let next = harness.ask(1, &text(1, 2_000));
+        assert_eq!((next.worker.0, next.why, next.held), (2, Why::Cached, Some(Tokens(0))));
+    }
+}
+
+#[test]
 fn only_cache_aware_remembers_what_was_sent() {
     assert!(Name::ALL.iter().filter(|it| it.needs().sent).eq([&Name::CacheAware]));
     for seed in 0..6 {
         let (mut harness, _) = with_an_old_prompt(Name::LeastDelay, Some(1_600), seed);
         assert!(harness.brain.parts.placer.sent.is_none());
         check_not_held(harness.ask(9_000, &text(1, 2_000)));
+        harness.on(Event::Left { request: RequestId(9_000) });
+        // From a reload on, until the next one.
+        for (strategy, is_kept) in [(Name::CacheAware, true), (Name::LeastDelay, false)] {
+            let settings = BrainSettings { strategy, ..harness.brain.settings().clone() };
+            harness.brain.reconfigure(harness.now, settings, &mut Vec::new()).unwrap();
+            assert_eq!(harness.brain.parts.placer.sent.is_some(), is_kept);
+        }
     }
 }
