@@ -21,9 +21,10 @@ pub(crate) const fn low(blocks: usize) -> Mask {
     if blocks >= RUN_BLOCKS { Mask::MAX } else { (1 << blocks) - 1 }
 }
 
-/// What one worker holds of one run.
+/// What one worker holds of one run. Packed, because masks aligned to sixteen bytes would take a run over two
+/// cache lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(C)]
+#[repr(C, packed(8))]
 pub(crate) struct WorkerMasks {
     pub(crate) slot: u32,
     /// The entry of the prediction in the worker's eviction order; `NONE` without predicted blocks.

@@ -17,6 +17,7 @@ mod parked;
 mod predicted;
 pub mod prefix;
 mod reported;
+mod run;
 mod slab;
 mod table;
 mod worker;

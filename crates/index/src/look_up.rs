@@ -7,7 +7,8 @@
 
 use crate::holders::{Holders, Mask, Plane, WorkerMasks, low};
 use crate::holdings::{Alive, Holdings};
-use crate::table::{BlockRun, Chain, PrefixTable};
+use crate::run::BlockRun;
+use crate::table::{Chain, PrefixTable};
 use std::hint::black_box;
 use std::sync::atomic::Ordering::Relaxed;
 

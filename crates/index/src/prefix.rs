@@ -163,9 +163,11 @@ impl Running {
 /// Fills `chain` with the prefix at the end of each full block; tokens after the last full block are left
 /// out.
 pub fn chain(root: Root, tokens: &[u32], block_tokens: usize, chain: &mut Vec<PrefixHash>) {
+    let blocks = tokens.chunks_exact(block_tokens.max(1));
     chain.clear();
+    chain.reserve(blocks.len());
     let mut prefix = root.start();
-    for block in tokens.chunks_exact(block_tokens.max(1)) {
+    for block in blocks {
         prefix = prefix.then_all(block);
         chain.push(prefix);
     }

@@ -17,6 +17,7 @@ use crate::believed::{Beliefs, Stamp};
 use crate::heads::Heads;
 use crate::holders::{Holders, Mask, RUN_BLOCKS, WorkerMasks, low};
 use crate::prefix::PrefixHash;
+use crate::run::BlockRun;
 use crate::slab::{NONE, Slab};
 use std::hint::black_box;
 use std::sync::atomic::AtomicU32;
@@ -37,109 +38,8 @@ pub(crate) const TOUCHED: usize = 8;
 const FIRST_SHARD_BITS: u32 = 3;
 const SHARD_BITS: u32 = 6;
 
-/// How many blocks share a mark: as many as have their hashes in one cache line.
-const MARK_BLOCKS: usize = 8;
-
 /// The position of a block: its run, and the offset in it.
 pub(crate) type Position = (u32, u8);
-
-/// Aligned, with the fields in this order, so that a look-up that passes through the run fetches two adjacent
-/// cache lines.
-#[derive(Debug)]
-#[repr(C, align(64))]
-pub(crate) struct BlockRun {
-    /// The hash of the last block, copied here to save the look-up an indirection.
-    last: u64,
-    /// When the run was last looked up or stored, on the index's own clock. Atomic, because look-ups share the table.
-    pub(crate) used: AtomicU32,
-    block_tokens: u32,
-    /// The number of blocks.
-    blocks: u8,
-    /// The position of the first block in its chain, modulo `RUN_BLOCKS`.
-    depth: u8,
-    /// Whether the run begins a prompt.
-    is_first: bool,
-    next: u32,
-    pub(crate) holders: Holders,
-    previous: u32,
-    hashes: Vec<u64>,
-    /// A few bits of the hash of every `MARK_BLOCKS`th block, copied here to save the look-up fetches where
-    /// chains diverge.
-    marks: [u16; RUN_BLOCKS / MARK_BLOCKS],
-}
-
-impl Default for BlockRun {
-    fn default() -> BlockRun {
-        BlockRun {
-            holders: Holders::Nobody,
-            last: 0,
-            used: AtomicU32::new(0),
-            block_tokens: 0,
-            blocks: 0,
-            depth: 0,
-            is_first: false,
-            next: NONE,
-            previous: NONE,
-            hashes: Vec::new(),
-            marks: Default::default(),
-        }
-    }
-}
-
-impl BlockRun {
-    #[inline]
-    pub(crate) fn len(&self) -> usize {
-        usize::from(self.blocks)
-    }
-
-    /// How many more blocks the run can take.
-    #[inline]
-    fn room(&self) -> usize {
-        RUN_BLOCKS - usize::from(self.depth) - self.len()
-    }
-
-    /// How many leading prefixes match this run, from its first block on.
-    #[inline]
-    fn matched(&self, prefixes: &[PrefixHash]) -> usize {
-        let blocks = self.len();
-        match prefixes.get(blocks - 1) {
-            Some(prefix) if prefix.0 == self.last => blocks,
-            _ => self.matched_part(prefixes),
-        }
-    }
-
-    fn matched_part(&self, prefixes: &[PrefixHash]) -> usize {
-        let end = self.hashes.len().min(prefixes.len());
-        let is_same = |at: usize| self.hashes[at] == prefixes[at].0;
-        if is_same(end - 1) {
-            return end;
-        }
-        // After the first difference everything differs, so binary search finds the last equal block. Search
-        // the marks first: after that only one cache line of hashes remains to be read.
-        let (mut same, mut differ) = (0, end.div_ceil(MARK_BLOCKS));
-        while same < differ {
-            let middle = usize::midpoint(same, differ);
-            let at = middle * MARK_BLOCKS;
-            if self.marks[middle] == prefixes[at].0 as u16 { same = middle + 1 } else { differ = middle }
-        }
-        let Some(group) = same.checked_sub(1) else { return 0 };
-        let start = group * MARK_BLOCKS;
-        if is_same(start) {
-            let last = end.min(start + MARK_BLOCKS);
-            return start + (start..last).take_while(|&at| is_same(at)).count();
-        }
-        (0..end).take_while(|&at| is_same(at)).count()
-    }
-
-    /// Updates the summary fields from the hashes.
-    fn sum_up(&mut self) {
-        self.blocks = self.hashes.len() as u8;
-        self.last = self.hashes.last().copied().unwrap_or(0);
-        for (mark, hash) in self.marks.iter_mut().zip(self.hashes.iter().step_by(MARK_BLOCKS)) {
-            *mark = *hash as u16;
-        }
-    }
-}
 
 /// Where a walk along a chain met a run.
 #[derive(Clone, Copy, Debug)]
@@ -244,17 +144,15 @@ impl PrefixTable {
     /// reaches. Fetched one after the other, each run of a long look-up would wait for memory three times.
     #[inline]
     pub(crate) fn touch_ahead(&self, prefixes: &[PrefixHash], depth: usize) -> usize {
-        let mut guesses = [NONE; TOUCHED];
         let next = (depth / RUN_BLOCKS + 1) * RUN_BLOCKS;
-        let later = prefixes.get(next..).unwrap_or_default().iter().step_by(RUN_BLOCKS);
-        for (guess, prefix) in guesses.iter_mut().zip(prefixes[depth..].iter().take(1).chain(later)) {
-            match self.heads.find(prefix.0, |_| true) {
-                Some(run) => *guess = run,
-                None => break,
-            }
+        if self.heads.find(prefixes[depth].0, |_| true).is_none() {
+            return next;
         }
-        let blocks = guesses.iter().take_while(|&&it| it != NONE).map(|&it| self.runs[it].blocks);
-        black_box(blocks.fold(0, |sum, it| sum ^ it));
+        let later = prefixes.get(next..).unwrap_or_default().iter().step_by(RUN_BLOCKS);
+        let hashes = prefixes[depth..].iter().take(1).chain(later).take(TOUCHED).map(|it| it.0);
+        black_box(hashes.clone().fold(0, |sum, it| sum ^ self.heads.touch(it)));
+        let runs = hashes.map_while(|it| self.heads.find(it, |_| true));
+        black_box(runs.fold(0, |sum, it| sum ^ self.runs[it].touch()));
         next + (TOUCHED - 1) * RUN_BLOCKS
     }
 
@@ -295,7 +193,7 @@ impl PrefixTable {
     pub(crate) fn hash(&self, (run, offset): Position) -> u64 {
         let run = &self.runs[run];
         // Most callers ask for the last block.
-        if offset + 1 == run.blocks { run.last } else { run.hashes[usize::from(offset)] }
+        if offset + 1 == run.blocks { run.last } else { run.hashes()[usize::from(offset)] }
     }
 
     #[inline]
@@ -308,7 +206,7 @@ impl PrefixTable {
     pub(crate) fn extend(&mut self, at: Option<Position>, hash: u64, placing: Placing) -> Position {
         if let Some((run, offset)) = at {
             let after = usize::from(offset) + 1;
-            match self.runs[run].hashes.get(after) {
+            match self.runs[run].hashes().get(after) {
                 Some(&next) if next == hash => return (run, after as u8),
                 Some(_) => self.split(run, after),
                 None => {}
@@ -316,7 +214,7 @@ impl PrefixTable {
         }
         let known = self.heads(at.is_none()).find(hash, |run| {
             let run = &self.runs[run];
-            run.block_tokens == placing.block_tokens && run.hashes[0] == hash
+            run.block_tokens == placing.block_tokens && run.hashes()[0] == hash
         });
         match (known, at) {
             (Some(run), _) => (run, 0),
@@ -343,19 +241,14 @@ impl PrefixTable {
         };
         let run = &mut self.runs[id];
         let (start, count) = (run.len(), prefixes.len().min(run.room()));
-        if run.hashes.capacity() - start < count {
-            self.heap -= run.hashes.capacity() * 8;
-            let more = if start == 0 { count.max(4).min(run.room()) } else { run.room() };
-            run.hashes.reserve_exact(more);
-            self.heap += run.hashes.capacity() * 8;
+        if run.reserved() < count {
+            self.heap -= run.heap_bytes();
+            // A run that grew once will probably grow again.
+            run.reserve(if start == 0 { count.max(4).min(run.room()) } else { run.room() });
+            self.heap += run.heap_bytes();
         }
-        run.hashes.extend(prefixes[..count].iter().map(|it| it.0));
-        for group in start.div_ceil(MARK_BLOCKS)..(start + count).div_ceil(MARK_BLOCKS) {
-            run.marks[group] = run.hashes[group * MARK_BLOCKS] as u16;
-        }
-        run.blocks = run.hashes.len() as u8;
-        run.last = prefixes[count - 1].0;
-        *run.used.get_mut() = placing.clock;
+        run.append(&prefixes[..count]);
+        run.used = placing.clock;
         self.blocks += count;
         ((id, run.blocks - 1), count)
     }
@@ -406,21 +299,14 @@ impl PrefixTable {
     #[inline]
     fn push(&mut self, id: u32, hash: u64, placing: Placing) -> Position {
         let run = &mut self.runs[id];
-        if run.hashes.len() == run.hashes.capacity() {
-            let room = run.room();
-            self.heap -= run.hashes.capacity() * 8;
+        if run.reserved() == 0 {
+            self.heap -= run.heap_bytes();
             // A run that grew once will probably grow again.
-            let more = if run.blocks == 0 { placing.left.max(4).min(room) } else { room };
-            run.hashes.reserve_exact(more);
-            self.heap += run.hashes.capacity() * 8;
+            run.reserve(if run.blocks == 0 { placing.left.max(4).min(run.room()) } else { run.room() });
+            self.heap += run.heap_bytes();
         }
-        if run.len().is_multiple_of(MARK_BLOCKS) {
-            run.marks[run.len() / MARK_BLOCKS] = hash as u16;
-        }
-        run.hashes.push(hash);
-        run.last = hash;
-        run.blocks += 1;
-        *run.used.get_mut() = placing.clock;
+        run.append(&[PrefixHash(hash)]);
+        run.used = placing.clock;
         self.blocks += 1;
         (id, run.blocks - 1)
     }
@@ -429,7 +315,9 @@ impl PrefixTable {
     fn begin(&mut self, at: Option<Position>, hash: u64, block_tokens: u32) -> u32 {
         let before = at.map_or(0, |(run, offset)| self.runs[run].depth + offset + 1);
         let (depth, is_first) = (before % RUN_BLOCKS as u8, at.is_none());
-        let id = self.runs.insert(BlockRun { block_tokens, depth, is_first, ..BlockRun::default() });
+        let mut run = BlockRun::new(block_tokens, depth);
+        run.is_first = is_first;
+        let id = self.runs.insert(run);
         self.heads_mut(is_first).insert(hash, id);
         id
     }
@@ -438,29 +326,17 @@ impl PrefixTable {
     /// holds it.
     pub(crate) fn split(&mut self, id: u32, blocks: usize) {
         let run = &mut self.runs[id];
-        self.heap -= run.hashes.capacity() * 8 + run.holders.heap_bytes();
-        let hashes = run.hashes.split_off(blocks);
-        run.hashes.shrink_to_fit();
-        run.sum_up();
-        let holders = run.holders.split(blocks, hashes.len());
-        self.heap += run.hashes.capacity() * 8 + run.holders.heap_bytes();
-        if matches!(holders, Holders::Nobody) && run.next == NONE {
-            self.blocks -= hashes.len();
+        self.heap -= run.heap_bytes();
+        let mut rest = run.split(blocks);
+        self.heap += run.heap_bytes();
+        let next = run.next;
+        if matches!(rest.holders, Holders::Nobody) && next == NONE {
+            self.blocks -= rest.len();
             return;
         }
-        self.heap += hashes.capacity() * 8 + holders.heap_bytes();
-        let (next, first) = (run.next, hashes[0]);
-        let mut rest = BlockRun {
-            holders,
-            used: AtomicU32::new(*run.used.get_mut()),
-            block_tokens: run.block_tokens,
-            depth: run.depth + blocks as u8,
-            next,
-            previous: id,
-            hashes,
-            ..BlockRun::default()
-        };
-        rest.sum_up();
+        self.heap += rest.heap_bytes();
+        (rest.next, rest.previous) = (next, id);
+        let first = rest.hashes()[0];
         let rest = self.runs.insert(rest);
         self.heads.insert(first, rest);
         if next != NONE {
@@ -557,11 +433,11 @@ impl PrefixTable {
             if !matches!(run.holders, Holders::Nobody) || run.next != NONE {
                 return;
             }
-            let (first, is_first) = (run.hashes[0], run.is_first);
+            let (first, is_first) = (run.hashes()[0], run.is_first);
             self.heads_mut(is_first).remove(first, id);
             let run = self.runs.remove(id);
-            self.heap -= run.hashes.capacity() * 8;
-            self.blocks -= run.hashes.len();
+            self.heap -= run.heap_bytes();
+            self.blocks -= run.len();
             if run.previous == NONE {
                 return;
             }
