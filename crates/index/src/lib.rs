@@ -19,6 +19,7 @@ pub mod prefix;
 mod reported;
 mod run;
 mod slab;
+mod stored;
 mod table;
 mod worker;
 

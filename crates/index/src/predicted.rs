@@ -230,7 +230,6 @@ impl PredictionWriter<'_> {
                     slot: self.worker.slot,
                     block_tokens: chain.block_tokens,
                     author: Some(moment.stamp),
-                    left: end - next,
                     clock: self.clock,
                 };
                 let ((run, last), count) = self.table.extend_new(at, &chain.prefixes[next..end], placing);

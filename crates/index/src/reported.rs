@@ -12,12 +12,9 @@ use crate::adopted;
 use crate::holders::Mask;
 use crate::names::{Name, Names};
 use crate::parked::Waiting;
-use crate::prefix::{PrefixHash, Root, Running, Unit};
 use crate::table::{Chain, Placing, Position, PrefixTable};
-use crate::worker::{Alias, CacheSource, GRAIN, PartialPage, WorkerBlocks};
-use maitre_base::{StoredBlocks, Tier};
-use std::hint::black_box;
-use std::sync::atomic::Ordering::Relaxed;
+use crate::worker::{Alias, CacheSource, WorkerBlocks};
+use maitre_base::Tier;
 
 /// Names applied between two checks of the budget.
 pub(crate) const PIECE: usize = 64;
@@ -47,35 +44,8 @@ pub(crate) struct ReportApplier<'a> {
     pub(crate) ready: &'a mut Vec<Waiting>,
 }
 
-/// Where a store continues from.
-#[derive(Clone, Copy)]
-struct Start {
-    prefix: Running,
-    /// Tokens in the group that is not full yet.
-    filled_tokens: u32,
-    /// The last full block, and its name.
-    at: Option<Position>,
-    previous: Option<u64>,
-}
-
-/// A block as the engine reported it.
-#[derive(Clone, Copy)]
-struct ReportedBlock {
-    name: u64,
-    hash: u64,
-    tier: Tier,
-}
-
-enum Parent {
-    Known(Start),
-    /// The parent may still arrive.
-    Unknown(u64),
-    /// The parent is known, but its own prefix is not any more.
-    Lost,
-}
-
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Class {
+pub(crate) enum Class {
     Near,
     Lower,
 }
@@ -87,104 +57,8 @@ impl From<Tier> for Class {
 }
 
 impl ReportApplier<'_> {
-    /// Stores blocks of this worker's block size, at most `PIECE`. There must be room.
-    pub(crate) fn store(&mut self, model: &str, stored: &StoredBlocks<'_>) {
-        let (Some(block_tokens), page_tokens) = (self.worker.block_tokens(), stored.block_tokens) else {
-            return;
-        };
-        self.worker.names.reserve(stored.names.len());
-        // First, so that these memory fetches overlap with the work that follows.
-        self.touch(stored.names);
-        let start = match self.parent(model, stored) {
-            Parent::Known(start) => start,
-            Parent::Lost => return self.applied.dropped += stored.names.len() as u32,
-            Parent::Unknown(parent) => return self.park(parent, stored),
-        };
-        let mut prefixes = [start.prefix; PIECE];
-        let count = self.hash(stored, start, &mut prefixes);
-        self.applied.ignored += (stored.names.len() - count) as u32;
-        self.applied.stored += count as u32;
-        let placing = Placing {
-            slot: self.worker.slot,
-            block_tokens,
-            author: None,
-            left: count * page_tokens as usize / block_tokens as usize,
-            clock: self.clock,
-        };
-        self.place(stored, &prefixes[..count], start, placing);
-        if !self.worker.parked.is_empty() {
-            self.wake(&stored.names[..count]);
-        }
-    }
-
-    /// Prefetches the entries of these names. Look-ups one by one would each wait for memory; in a loop this
-    /// short the fetches overlap.
-    fn touch(&self, names: &[u64]) {
-        black_box(names.iter().fold(0, |sum, &name| sum ^ self.worker.names.touch(name)));
-    }
-
-    /// Hashes the pages that have all their tokens, and prefetches their runs.
-    fn hash(&self, stored: &StoredBlocks<'_>, start: Start, prefixes: &mut [Running; PIECE]) -> usize {
-        let pages = stored.tokens.chunks_exact(stored.block_tokens as usize);
-        let block_tokens = self.worker.block_tokens().unwrap_or(stored.block_tokens);
-        let (mut running, mut filled) = (start.prefix, start.filled_tokens);
-        let mut count = 0;
-        for ((_, tokens), slot) in stored.names.iter().zip(pages).zip(prefixes.iter_mut()) {
-            if let Some(&extra) = stored.extras.get(count).filter(|&&it| it != 0) {
-                running = running.prefix().with(extra).into();
-            }
-            filled += stored.block_tokens;
-            if filled < block_tokens {
-                tokens.iter().for_each(|&token| running.push(token));
-            } else {
-                running = running.end(tokens).into();
-                filled = 0;
-            }
-            *slot = running;
-            count += 1;
-        }
-        black_box(prefixes[..count].iter().fold(0, |sum, it| sum ^ self.table.touch(it.prefix().0)));
-        count
-    }
-
-    fn place(&mut self, stored: &StoredBlocks<'_>, prefixes: &[Running], start: Start, mut placing: Placing) {
-        let mut at = start;
-        for (&name, &prefix) in stored.names.iter().zip(prefixes) {
-            at.prefix = prefix;
-            at.filled_tokens += stored.block_tokens;
-            if at.filled_tokens == placing.block_tokens {
-                let place = self.place_block(
-                    ReportedBlock { name, hash: prefix.prefix().0, tier: stored.tier },
-                    at.at,
-                    placing,
-                );
-                placing.left = placing.left.saturating_sub(1);
-                at = Start { at: Some(place), previous: Some(name), filled_tokens: 0, prefix };
-            } else {
-                self.note_page(name, at, stored.tier);
-            }
-        }
-    }
-
-    #[inline]
-    fn place_block(&mut self, block: ReportedBlock, at: Option<Position>, placing: Placing) -> Position {
-        let ReportedBlock { name, hash, tier } = block;
-        if tier == Tier::Gpu
-            && let Some(at) = at
-            && let Err(empty) = self.worker.names.find_place(name)
-            && let Some((run, offset)) = self.table.append(at, hash, placing)
-        {
-            self.worker.numbers.reported_blocks += 1;
-            self.worker.names.fill(empty, Name { name, run, offset, copies: [1, 0, 0] });
-            return (run, offset);
-        }
-        let place = self.table.extend(at, hash, placing);
-        self.bind(name, place, tier);
-        place
-    }
-
     /// Releases the parked stores that waited for any of these names.
-    fn wake(&mut self, names: &[u64]) {
+    pub(crate) fn wake(&mut self, names: &[u64]) {
         for &name in names {
             while let Some(waiting) = self.worker.parked.take_child(name) {
                 self.ready.push(waiting);
@@ -209,7 +83,7 @@ impl ReportApplier<'_> {
 
     pub(crate) fn remove(&mut self, names: &[u64], tier: Tier) {
         for piece in names.chunks(PIECE) {
-            self.touch(piece);
+            self.touch(piece.iter());
             self.remove_piece(piece, tier);
         }
     }
@@ -240,22 +114,16 @@ impl ReportApplier<'_> {
     /// The engine holds this chain, and `parent` is its name for the last block. There must be room.
     pub(crate) fn adopt(&mut self, parent: u64, chain: Chain<'_>) {
         self.worker.names.reserve(chain.prefixes.len());
-        let mut at = None;
-        let Some((last, ancestors)) = chain.prefixes.split_last() else { return };
+        let Some((_, ancestors)) = chain.prefixes.split_last() else { return };
         let ancestors: Box<[u64]> = ancestors.iter().map(|it| it.0).collect();
-        let names = ancestors.iter().map(|&it| (adopted::name_of(it), it)).chain([(parent, last.0)]);
-        for (number, (name, hash)) in names.enumerate() {
-            let placing = Placing {
-                slot: self.worker.slot,
-                block_tokens: chain.block_tokens,
-                author: None,
-                left: chain.prefixes.len() - number,
-                clock: self.clock,
-            };
-            let place = self.table.extend(at, hash, placing);
-            self.bind(name, place, Tier::Gpu);
-            at = Some(place);
-        }
+        let names: Vec<u64> = ancestors.iter().map(|&it| adopted::name_of(it)).chain([parent]).collect();
+        let placing = Placing {
+            slot: self.worker.slot,
+            block_tokens: chain.block_tokens,
+            author: None,
+            clock: self.clock,
+        };
+        self.place(&names, chain.prefixes, (None, Tier::Gpu), placing);
         self.worker.adopted.insert(parent, ancestors);
         self.wake(&[parent]);
     }
@@ -327,45 +195,8 @@ impl ReportApplier<'_> {
         self.worker.coverage = Default::default();
     }
 
-    fn parent(&self, model: &str, stored: &StoredBlocks<'_>) -> Parent {
-        let Some(parent) = stored.parent else {
-            let root = Root::new(Unit::Tokens, model, stored.adapter, stored.salt);
-            return Parent::Known(Start {
-                prefix: root.start().into(),
-                filled_tokens: 0,
-                at: None,
-                previous: None,
-            });
-        };
-        if let Some(at) = self.position(parent) {
-            let prefix = PrefixHash(self.table.hash(at)).into();
-            return Parent::Known(Start { prefix, filled_tokens: 0, at: Some(at), previous: Some(parent) });
-        }
-        let Some(page) = self.worker.pages.get(&parent) else { return Parent::Unknown(parent) };
-        let at = page.previous.map(|it| self.position(it));
-        match at {
-            Some(None) => Parent::Lost,
-            at => Parent::Known(Start {
-                prefix: page.prefix,
-                filled_tokens: u32::from(page.filled_tokens),
-                at: at.flatten(),
-                previous: page.previous,
-            }),
-        }
-    }
-
-    fn position(&self, name: u64) -> Option<Position> {
-        let entry = self.worker.names.find(name).and_then(|place| self.worker.names.at(place))?;
-        Some(self.table.resolve((entry.run, entry.offset)))
-    }
-
-    fn park(&mut self, parent: u64, stored: &StoredBlocks<'_>) {
-        self.applied.parked += stored.names.len() as u32;
-        self.applied.dropped += self.worker.parked.park(Waiting::new(parent, stored)) as u32;
-    }
-
     /// Binds this name to the block at this position, and counts one more copy.
-    fn bind(&mut self, name: u64, (run, offset): Position, tier: Tier) {
+    pub(crate) fn bind(&mut self, name: u64, (run, offset): Position, tier: Tier) {
         let place = match self.worker.names.find_place(name) {
             Ok(place) => place,
             Err(empty) => {
@@ -379,6 +210,7 @@ impl ReportApplier<'_> {
         let known = (entry.run, entry.offset);
         if known != (run, offset) {
             if self.table.resolve(known) != (run, offset) {
+                self.hold_new((run, offset), tier.into());
                 return self.rebind(entry, (run, offset), tier);
             }
             self.worker.names.set(place, Name { run, offset, ..entry });
@@ -386,10 +218,9 @@ impl ReportApplier<'_> {
         self.copy(place, tier);
     }
 
-    /// Rebinds a name that the engine reuses for another block: the block it named before is gone.
-    fn rebind(&mut self, old: Name, (run, offset): Position, tier: Tier) {
-        // The new block first: releasing the old one might free the run.
-        self.hold_new((run, offset), tier.into());
+    /// Rebinds a name that the engine reuses for another block: the block it named before is gone. The new one must be
+    /// held already, because releasing the old one might free the run.
+    pub(crate) fn rebind(&mut self, old: Name, (run, offset): Position, tier: Tier) {
         self.unbind(old);
         if let Some(place) = self.worker.names.find(old.name) {
             let mut copies = [0; 3];
@@ -410,9 +241,9 @@ impl ReportApplier<'_> {
         let position = self.table.resolve((entry.run, entry.offset));
         if !is_there {
             self.count_alias(position, class, |count| *count += 1);
-            self.hold(position, class);
+            self.hold(position.0, 1 << position.1, class);
         } else if class == Class::Near {
-            self.overrule(position);
+            self.overrule(position.0, 1 << position.1);
         }
     }
 
@@ -423,8 +254,8 @@ impl ReportApplier<'_> {
         let Some(fewer) = after.copies[tier as usize].checked_sub(1) else {
             if tier == Tier::Gpu {
                 // There is no known copy, but the removal overrules a prediction.
-                let position = self.table.resolve((entry.run, entry.offset));
-                self.overrule(position);
+                let (run, offset) = self.table.resolve((entry.run, entry.offset));
+                self.overrule(run, 1 << offset);
             }
             return false;
         };
@@ -469,26 +300,26 @@ impl ReportApplier<'_> {
             alias.names += 1;
             *count(alias, class) += 1;
         }
-        self.hold(position, class);
+        self.hold(run, bit, class);
     }
 
-    fn hold(&mut self, (run, offset): Position, class: Class) {
-        let bit: Mask = 1 << offset;
-        if class == Class::Near && self.table.hold_alone(run, self.worker.slot, bit) {
-            self.worker.numbers.reported_blocks += 1;
+    /// Adds a holder for these blocks of a run.
+    pub(crate) fn hold(&mut self, run: u32, bits: Mask, class: Class) {
+        if class == Class::Near && self.table.hold_alone(run, self.worker.slot, bits) {
+            self.worker.numbers.reported_blocks += bits.count_ones();
             return;
         }
         let mut gained = 0;
         self.table.change(run, self.worker.slot, |share| match class {
-            Class::Lower => share.lower |= bit,
+            Class::Lower => share.lower |= bits,
             Class::Near => {
-                gained = u32::from(share.gpu & bit == 0);
-                share.gpu |= bit;
+                gained = (bits & !share.gpu).count_ones();
+                share.gpu |= bits;
             }
         });
         if class == Class::Near {
-            // From now on the block is held by report, not by prediction.
-            self.overrule((run, offset));
+            // From now on the blocks are held by report, not by prediction.
+            self.overrule(run, bits);
         }
         *self.table.runs[run].used.get_mut() = self.clock;
         self.worker.numbers.reported_blocks += gained;
@@ -505,9 +336,7 @@ impl ReportApplier<'_> {
         let bit: Mask = 1 << offset;
         if class == Class::Near {
             self.worker.numbers.reported_blocks -= 1;
-        }
-        if class == Class::Near {
-            self.overrule((run, offset));
+            self.overrule(run, bit);
         }
         self.table.change(run, self.worker.slot, |share| match class {
             Class::Lower => share.lower &= !bit,
@@ -515,14 +344,13 @@ impl ReportApplier<'_> {
         });
     }
 
-    /// A report about this block overrules a prediction, unless a request waits at the engine that will compute it.
-    fn overrule(&mut self, (run, offset): Position) {
-        let bit: Mask = 1 << offset;
+    /// A report about these blocks overrules a prediction, unless a request waits at the engine that will compute them.
+    fn overrule(&mut self, run: u32, bits: Mask) {
         let slot = self.worker.slot;
-        let Some(&share) = self.table.share(run, slot).filter(|it| it.predicted & bit != 0) else { return };
+        let Some(&share) = self.table.share(run, slot).filter(|it| it.predicted & bits != 0) else { return };
         let is_settled = self.table.beliefs.get(share.belief).is_some_and(|it| it.settled.is_some());
         if is_settled || self.worker.source == CacheSource::Predicted {
-            self.table.change(run, slot, |share| share.predicted &= !bit);
+            self.table.change(run, slot, |share| share.predicted &= !bits);
         }
     }
 
@@ -547,20 +375,6 @@ impl ReportApplier<'_> {
         }
     }
 
-    fn note_page(&mut self, name: u64, start: Start, tier: Tier) {
-        let page = self.worker.pages.entry(name).or_insert(PartialPage {
-            prefix: start.prefix,
-            previous: start.previous,
-            filled_tokens: 0,
-            copies: [0; 3],
-        });
-        debug_assert!(start.filled_tokens < GRAIN, "a full group is a block");
-        page.prefix = start.prefix;
-        page.previous = start.previous;
-        page.filled_tokens = start.filled_tokens as u8;
-        increment(&mut page.copies, tier);
-    }
-
     fn remove_page(&mut self, name: u64, tier: Tier) -> bool {
         let Some(page) = self.worker.pages.get_mut(&name) else { return false };
         let Some(fewer) = page.copies[tier as usize].checked_sub(1) else { return false };
@@ -579,7 +393,7 @@ fn count(alias: &mut Alias, class: Class) -> &mut u32 {
     }
 }
 
-fn increment(copies: &mut [u8; 3], tier: Tier) {
+pub(crate) fn increment(copies: &mut [u8; 3], tier: Tier) {
     let count = &mut copies[tier as usize];
     *count = count.saturating_add(1);
 }

@@ -51,15 +51,13 @@ pub(crate) struct Segment {
     pub(crate) blocks: usize,
 }
 
-/// What `extend` and `append` need to know about the block they place.
+/// What the table needs to know about the blocks it places.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Placing {
     pub(crate) slot: u32,
     pub(crate) block_tokens: u32,
     /// The request that predicts the block, if this is a prediction.
     pub(crate) author: Option<Stamp>,
-    /// How many blocks are still to come, including this one.
-    pub(crate) left: usize,
     pub(crate) clock: u32,
 }
 
@@ -134,7 +132,7 @@ impl PrefixTable {
         if is_first { &mut self.first_heads } else { &mut self.heads }
     }
 
-    /// Starts the fetch that `extend` will need for this block.
+    /// Starts the fetch that `extend_run` will need for this block.
     #[inline]
     pub(crate) fn touch(&self, hash: u64) -> u64 {
         self.heads.touch(hash)
@@ -201,29 +199,40 @@ impl PrefixTable {
         self.runs[run].holders.get(slot)
     }
 
-    /// The position of the block that follows `at` (or begins a prompt); creates it if missing. A new block
-    /// has no holder: the caller must add one at once.
-    pub(crate) fn extend(&mut self, at: Option<Position>, hash: u64, placing: Placing) -> Position {
-        if let Some((run, offset)) = at {
-            let after = usize::from(offset) + 1;
-            match self.runs[run].hashes().get(after) {
-                Some(&next) if next == hash => return (run, after as u8),
-                Some(_) => self.split(run, after),
-                None => {}
+    /// The positions of as many blocks after `at` (or at the beginning of a prompt) as are in one run: those that are
+    /// known, or else new ones. Returns the first position, and how many there are. New blocks have no holder: the
+    /// caller must add one at once.
+    pub(crate) fn extend_run(
+        &mut self,
+        at: Option<Position>,
+        prefixes: &[PrefixHash],
+        placing: Placing,
+    ) -> (Position, usize) {
+        let mut left = RUN_BLOCKS;
+        if let Some((id, offset)) = at {
+            let (run, after) = (&self.runs[id], usize::from(offset) + 1);
+            match same(&run.hashes()[after..], prefixes) {
+                0 => left -= (usize::from(run.depth) + after) % RUN_BLOCKS,
+                blocks => return ((id, offset + 1), blocks),
             }
         }
-        let known = self.heads(at.is_none()).find(hash, |run| {
+        self.end_run(at);
+        if let Some(run) = self.known(prefixes[0], at.is_none(), placing) {
+            return ((run, 0), same(self.runs[run].hashes(), prefixes));
+        }
+        let later = prefixes[..left.min(prefixes.len())].iter().skip(1);
+        let new = 1 + later.take_while(|&&it| self.known(it, false, placing).is_none()).count();
+        let ((run, last), count) = self.extend_new(at, &prefixes[..new], placing);
+        ((run, last + 1 - count as u8), count)
+    }
+
+    /// The run that begins with this block.
+    #[inline]
+    fn known(&self, prefix: PrefixHash, is_first: bool, placing: Placing) -> Option<u32> {
+        self.heads(is_first).find(prefix.0, |run| {
             let run = &self.runs[run];
-            run.block_tokens == placing.block_tokens && run.hashes()[0] == hash
-        });
-        match (known, at) {
-            (Some(run), _) => (run, 0),
-            (None, Some((run, _))) if self.may_grow(run, placing) => self.push(run, hash, placing),
-            (None, _) => {
-                let run = self.begin(at, hash, placing.block_tokens);
-                self.push(run, hash, placing)
-            }
-        }
+            run.block_tokens == placing.block_tokens && run.hashes()[0] == prefix.0
+        })
     }
 
     /// Appends blocks that are known to be nowhere in the table, as many as fit into one run. Returns the position of the
@@ -262,23 +271,6 @@ impl PrefixTable {
         }
     }
 
-    /// Appends a new block that this slot holds on its GPU, if the run ends there and no other slot holds any
-    /// of it. This is by far the most frequent change, and takes a tenth of the steps of the general path.
-    #[inline]
-    pub(crate) fn append(&mut self, (id, offset): Position, hash: u64, placing: Placing) -> Option<Position> {
-        let run = &self.runs[id];
-        let may_grow = offset + 1 == run.blocks && run.next == NONE && run.room() > 0;
-        let is_own = matches!(&run.holders, Holders::One(share) if share.slot == placing.slot);
-        if !may_grow || !is_own || self.heads.find(hash, |_| true).is_some() {
-            return None;
-        }
-        let position = self.push(id, hash, placing);
-        if let Holders::One(share) = &mut self.runs[id].holders {
-            share.gpu |= 1 << position.1;
-        }
-        Some(position)
-    }
-
     fn may_grow(&self, run: u32, placing: Placing) -> bool {
         let run = &self.runs[run];
         let is_own = match &run.holders {
@@ -294,21 +286,6 @@ impl PrefixTable {
             }
         };
         is_own && run.next == NONE && run.room() > 0
-    }
-
-    #[inline]
-    fn push(&mut self, id: u32, hash: u64, placing: Placing) -> Position {
-        let run = &mut self.runs[id];
-        if run.reserved() == 0 {
-            self.heap -= run.heap_bytes();
-            // A run that grew once will probably grow again.
-            run.reserve(if run.blocks == 0 { placing.left.max(4).min(run.room()) } else { run.room() });
-            self.heap += run.heap_bytes();
-        }
-        run.append(&[PrefixHash(hash)]);
-        run.used = placing.clock;
-        self.blocks += 1;
-        (id, run.blocks - 1)
     }
 
     /// A run for a block with this hash, which the caller adds.
@@ -377,14 +354,14 @@ impl PrefixTable {
         run.holders.update(slot, full, |it| it.belief = belief);
     }
 
-    /// Adds a block to those that a slot holds on its GPU, if no other slot holds any of the run and there is
+    /// Adds blocks to those that a slot holds on its GPU, if no other slot holds any of the run and there is
     /// nothing else to update. This is by far the most frequent change, and takes a tenth of the steps of
     /// `change`.
     #[inline]
-    pub(crate) fn hold_alone(&mut self, id: u32, slot: u32, bit: Mask) -> bool {
+    pub(crate) fn hold_alone(&mut self, id: u32, slot: u32, bits: Mask) -> bool {
         match &mut self.runs[id].holders {
-            Holders::One(share) if share.slot == slot && (share.gpu | share.predicted) & bit == 0 => {
-                share.gpu |= bit;
+            Holders::One(share) if share.slot == slot && (share.gpu | share.predicted) & bits == 0 => {
+                share.gpu |= bits;
                 true
             }
             _ => false,
@@ -464,4 +441,10 @@ impl PrefixTable {
     pub(crate) fn leading(mask: Mask, blocks: usize) -> usize {
         (mask.trailing_ones() as usize).min(blocks)
     }
+}
+
+/// How many leading blocks are the same.
+#[inline]
+fn same(hashes: &[u64], prefixes: &[PrefixHash]) -> usize {
+    hashes.iter().zip(prefixes).take_while(|(hash, prefix)| **hash == prefix.0).count()
 }
