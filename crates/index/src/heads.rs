@@ -65,6 +65,18 @@ impl Heads {
         }
     }
 
+    /// Whether there may be a run under this hash. Cheaper than `find`, which decides it.
+    #[inline]
+    pub(crate) fn may_have(&self, hash: u64) -> bool {
+        let (shard, tag) = self.locate(hash);
+        let shard = &self.shards[shard];
+        let line = shard.words.get(shard.home(tag)..).and_then(|it| it.first_chunk::<LINE>());
+        // The words of a line are filled in order, so the last one tells whether it is full.
+        line.is_some_and(|it| {
+            it.iter().fold(it[LINE - 1] != 0, |any, word| any | ((word >> 32) as u32 == tag))
+        })
+    }
+
     /// Starts the fetch that `find` will need, without waiting for it.
     #[inline]
     pub(crate) fn touch(&self, hash: u64) -> u64 {

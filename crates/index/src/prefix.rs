@@ -56,17 +56,9 @@ impl Root {
 }
 
 impl PrefixHash {
-    /// The prefix two tokens longer.
-    #[inline]
-    fn then_pair(self, first: u32, second: u32) -> PrefixHash {
-        self.then_word(u64::from(first) | u64::from(second) << 32)
-    }
-
     #[inline]
     fn then_word(self, word: u64) -> PrefixHash {
-        // A folded multiply. The word enters twice, so that no state, zero included, cancels it.
-        let product = u128::from(self.0 ^ word) * 0x9FB2_1C65_1E98_DF25;
-        PrefixHash(((product as u64) ^ ((product >> 64) as u64)).rotate_left(23) ^ word)
+        Steps::from(self).then(word).end()
     }
 
     /// The prefix one token longer; differs from the prefix with any pair.
@@ -79,7 +71,7 @@ impl PrefixHash {
     #[inline]
     pub fn then_all(self, tokens: &[u32]) -> PrefixHash {
         let (pairs, lone) = tokens.as_chunks::<2>();
-        let prefix = pairs.iter().fold(self, |prefix, &[first, second]| prefix.then_pair(first, second));
+        let prefix = pairs.iter().fold(Steps::from(self), |steps, &pair| steps.then(word_of(pair))).end();
         lone.iter().fold(prefix, |prefix, &token| prefix.then_lone(token))
     }
 
@@ -112,6 +104,40 @@ impl PrefixHash {
     }
 }
 
+/// A prefix that grows word by word. A folded multiply per word, which enters twice, so that no state, zero included,
+/// cancels it. It enters for the second time together with the next word: each step waits for the step before it,
+/// and this leaves it one operation less to wait for.
+#[derive(Clone, Copy)]
+struct Steps {
+    state: u64,
+    last: u64,
+}
+
+impl From<PrefixHash> for Steps {
+    #[inline]
+    fn from(prefix: PrefixHash) -> Steps {
+        Steps { state: prefix.0, last: 0 }
+    }
+}
+
+impl Steps {
+    #[inline]
+    fn then(self, word: u64) -> Steps {
+        let product = u128::from(self.state ^ (self.last ^ word)) * 0x9FB2_1C65_1E98_DF25;
+        Steps { state: ((product as u64) ^ ((product >> 64) as u64)).rotate_left(23), last: word }
+    }
+
+    #[inline]
+    fn end(self) -> PrefixHash {
+        PrefixHash(self.state ^ self.last)
+    }
+}
+
+#[inline]
+fn word_of([first, second]: [u32; 2]) -> u64 {
+    u64::from(first) | u64::from(second) << 32
+}
+
 /// A prefix that grows token by token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Running {
@@ -132,7 +158,7 @@ impl Running {
     pub fn push(&mut self, token: u32) {
         match self.pending.take() {
             None => self.pending = Some(token),
-            Some(first) => self.prefix = self.prefix.then_pair(first, token),
+            Some(first) => self.prefix = self.prefix.then_word(word_of([first, token])),
         }
     }
 

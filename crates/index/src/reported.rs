@@ -12,6 +12,7 @@ use crate::adopted;
 use crate::holders::Mask;
 use crate::names::{Name, Names};
 use crate::parked::Waiting;
+use crate::stored::PlacedBlocks;
 use crate::table::{Chain, Placing, Position, PrefixTable};
 use crate::worker::{Alias, CacheSource, WorkerBlocks};
 use maitre_base::Tier;
@@ -123,7 +124,11 @@ impl ReportApplier<'_> {
             author: None,
             clock: self.clock,
         };
-        self.place(&names, chain.prefixes, (None, Tier::Gpu), placing);
+        let mut at = None;
+        for (names, prefixes) in names.chunks(PIECE).zip(chain.prefixes.chunks(PIECE)) {
+            let blocks = PlacedBlocks::new(self.table, names, prefixes);
+            at = self.place(blocks, (at, Tier::Gpu), placing);
+        }
         self.worker.adopted.insert(parent, ancestors);
         self.wake(&[parent]);
     }
@@ -197,14 +202,11 @@ impl ReportApplier<'_> {
 
     /// Binds this name to the block at this position, and counts one more copy.
     pub(crate) fn bind(&mut self, name: u64, (run, offset): Position, tier: Tier) {
-        let place = match self.worker.names.find_place(name) {
-            Ok(place) => place,
-            Err(empty) => {
-                let mut copies = [0; 3];
-                copies[tier as usize] = 1;
-                self.hold_new((run, offset), tier.into());
-                return self.worker.names.fill(empty, Name { name, run, offset, copies });
-            }
+        let Some(place) = self.worker.names.find(name) else {
+            let mut copies = [0; 3];
+            copies[tier as usize] = 1;
+            self.hold_new((run, offset), tier.into());
+            return self.worker.names.insert(Name { name, run, offset, copies });
         };
         let Some(entry) = self.worker.names.at(place) else { return };
         let known = (entry.run, entry.offset);

@@ -9,14 +9,10 @@ use crate::names::Name;
 use crate::parked::Waiting;
 use crate::prefix::{PrefixHash, Root, Running, Unit};
 use crate::reported::{PIECE, ReportApplier, increment};
-use crate::table::{Placing, Position};
+use crate::table::{Placing, Position, PrefixTable};
 use crate::worker::{GRAIN, PartialPage};
 use maitre_base::{StoredBlocks, Tier};
 use std::hint::black_box;
-
-/// How many names are asked for before the parent is known; the others while tokens are hashed. A core waits for
-/// sixteen cache lines at a time.
-const TOUCHED: usize = 12;
 
 /// Where a store continues from.
 #[derive(Clone, Copy)]
@@ -27,6 +23,32 @@ struct Start {
     /// The last full block, and its name.
     at: Option<Position>,
     previous: Option<u64>,
+}
+
+/// Consecutive blocks, at most `PIECE`.
+pub(crate) struct PlacedBlocks<'a> {
+    names: &'a [u64],
+    prefixes: &'a [PrefixHash],
+    /// One bit per block: whether a run may begin with it.
+    may_begin: u64,
+}
+
+impl PlacedBlocks<'_> {
+    pub(crate) fn new<'a>(
+        table: &PrefixTable,
+        names: &'a [u64],
+        prefixes: &'a [PrefixHash],
+    ) -> PlacedBlocks<'a> {
+        debug_assert!(names.len() <= PIECE, "one bit per block");
+        let bits = prefixes.iter().enumerate().map(|(at, &it)| u64::from(table.may_begin_run(it)) << at);
+        PlacedBlocks { names, prefixes, may_begin: bits.fold(0, |all, it| all | it) }
+    }
+
+    fn skip(&mut self, count: usize) {
+        self.names = &self.names[count..];
+        self.prefixes = &self.prefixes[count..];
+        self.may_begin = self.may_begin.checked_shr(count as u32).unwrap_or(0);
+    }
 }
 
 enum Parent {
@@ -42,8 +64,9 @@ impl ReportApplier<'_> {
     pub(crate) fn store(&mut self, model: &str, stored: &StoredBlocks<'_>) {
         let Some(block_tokens) = self.worker.block_tokens() else { return };
         self.worker.names.reserve(stored.names.len());
-        let first = stored.names.iter().take(TOUCHED);
-        self.touch(stored.parent.iter().chain(first));
+        // These fetches overlap with each other, and with those of the parent.
+        self.touch(stored.parent.iter().chain(stored.names));
+        black_box(self.worker.names.touch_next());
         let start = match self.parent(model, stored) {
             Parent::Known(start) => start,
             Parent::Lost => return self.applied.dropped += stored.names.len() as u32,
@@ -72,21 +95,20 @@ impl ReportApplier<'_> {
     fn store_blocks(&mut self, stored: &StoredBlocks<'_>, start: Start, placing: Placing) -> usize {
         let mut prefixes = [PrefixHash(0); PIECE];
         let pages = stored.tokens.chunks_exact(stored.block_tokens as usize);
-        let (mut prefix, mut count, mut touched) = (start.prefix.prefix(), 0, 0);
+        let (mut prefix, mut count) = (start.prefix.prefix(), 0);
+        // Asked for here, because each step of the hash waits for the one before it, and the CPU has time.
+        let mut may_begin = 0;
         for ((_, tokens), slot) in stored.names.iter().zip(pages).zip(&mut prefixes) {
-            if let Some(&name) = stored.names.get(count + TOUCHED) {
-                touched ^= self.worker.names.touch(name);
-            }
             if let Some(&extra) = stored.extras.get(count).filter(|&&it| it != 0) {
                 prefix = prefix.with(extra);
             }
             prefix = prefix.then_all(tokens);
-            touched ^= self.table.touch(prefix.0);
+            may_begin |= u64::from(self.table.may_begin_run(prefix)) << count;
             *slot = prefix;
             count += 1;
         }
-        black_box(touched);
-        self.place(&stored.names[..count], &prefixes[..count], (start.at, stored.tier), placing);
+        let blocks = PlacedBlocks { names: &stored.names[..count], prefixes: &prefixes[..count], may_begin };
+        self.place(blocks, (start.at, stored.tier), placing);
         count
     }
 
@@ -111,25 +133,26 @@ impl ReportApplier<'_> {
             blocks += 1;
             at = Start { prefix: prefix.into(), previous: Some(name), filled_tokens: 0, ..at };
         }
-        self.place(&names[..blocks], &prefixes[..blocks], (start.at, stored.tier), placing);
+        let blocks = PlacedBlocks::new(self.table, &names[..blocks], &prefixes[..blocks]);
+        self.place(blocks, (start.at, stored.tier), placing);
         count
     }
 
-    /// Places these blocks after a block, or at the beginning of a prompt.
+    /// Places these blocks after a block, or at the beginning of a prompt. Returns the last position.
     pub(crate) fn place(
         &mut self,
-        names: &[u64],
-        prefixes: &[PrefixHash],
+        mut blocks: PlacedBlocks<'_>,
         (mut at, tier): (Option<Position>, Tier),
         placing: Placing,
-    ) {
-        let mut next = 0;
-        while next < names.len() {
-            let ((run, offset), count) = self.table.extend_run(at, &prefixes[next..], placing);
-            self.bind_all(&names[next..next + count], (run, offset), tier);
+    ) -> Option<Position> {
+        while !blocks.names.is_empty() {
+            let rest = (blocks.prefixes, blocks.may_begin);
+            let ((run, offset), count) = self.table.extend_run(at, rest, placing);
+            self.bind_all(&blocks.names[..count], (run, offset), tier);
             at = Some((run, offset + (count - 1) as u8));
-            next += count;
+            blocks.skip(count);
         }
+        at
     }
 
     /// Binds these names to the blocks of a run from this position on, as `bind` would one by one.
@@ -145,13 +168,11 @@ impl ReportApplier<'_> {
         let mut copies = [0; 3];
         copies[tier as usize] = 1;
         for (&name, offset) in names {
-            match self.worker.names.find_place(name) {
-                Err(empty) => self.worker.names.fill(empty, Name { name, run, offset, copies }),
-                Ok(place) => {
-                    // None of these blocks had a name: this one is of another block.
-                    let Some(old) = self.worker.names.at(place) else { continue };
-                    self.rebind(old, (run, offset), tier);
-                }
+            // None of these blocks has a name yet: one that is known is another block's.
+            let known = self.worker.names.find(name).and_then(|place| self.worker.names.at(place));
+            match known {
+                None => self.worker.names.insert(Name { name, run, offset, copies }),
+                Some(old) => self.rebind(old, (run, offset), tier),
             }
         }
     }

@@ -132,10 +132,10 @@ impl PrefixTable {
         if is_first { &mut self.first_heads } else { &mut self.heads }
     }
 
-    /// Starts the fetch that `extend_run` will need for this block.
+    /// Whether a run may begin with this block, unless the block begins a prompt.
     #[inline]
-    pub(crate) fn touch(&self, hash: u64) -> u64 {
-        self.heads.touch(hash)
+    pub(crate) fn may_begin_run(&self, prefix: PrefixHash) -> bool {
+        self.heads.may_have(prefix.0)
     }
 
     /// Prefetches the runs that a chain probably meets from `depth` on, all at once. Returns how far that
@@ -201,11 +201,11 @@ impl PrefixTable {
 
     /// The positions of as many blocks after `at` (or at the beginning of a prompt) as are in one run: those that are
     /// known, or else new ones. Returns the first position, and how many there are. New blocks have no holder: the
-    /// caller must add one at once.
+    /// caller must add one at once. Runs can begin only with those blocks for which `may_begin_run` said so.
     pub(crate) fn extend_run(
         &mut self,
         at: Option<Position>,
-        prefixes: &[PrefixHash],
+        (prefixes, may_begin): (&[PrefixHash], u64),
         placing: Placing,
     ) -> (Position, usize) {
         let mut left = RUN_BLOCKS;
@@ -217,11 +217,14 @@ impl PrefixTable {
             }
         }
         self.end_run(at);
-        if let Some(run) = self.known(prefixes[0], at.is_none(), placing) {
+        let may_begin = |block: usize| block == 0 && at.is_none() || may_begin >> block & 1 == 1;
+        let known = |block: usize| self.known(prefixes[block], block == 0 && at.is_none(), placing);
+        let known = |block: usize| may_begin(block).then(|| known(block)).flatten();
+        if let Some(run) = known(0) {
             return ((run, 0), same(self.runs[run].hashes(), prefixes));
         }
-        let later = prefixes[..left.min(prefixes.len())].iter().skip(1);
-        let new = 1 + later.take_while(|&&it| self.known(it, false, placing).is_none()).count();
+        let later = 1..left.min(prefixes.len());
+        let new = 1 + later.take_while(|&it| known(it).is_none()).count();
         let ((run, last), count) = self.extend_new(at, &prefixes[..new], placing);
         ((run, last + 1 - count as u8), count)
     }
