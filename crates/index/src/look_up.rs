@@ -8,7 +8,7 @@
 use crate::holders::{Holders, Mask, Plane, WorkerMasks, low};
 use crate::holdings::{Alive, Holdings};
 use crate::run::BlockRun;
-use crate::table::{Chain, PrefixTable};
+use crate::table::{Ahead, Chain, PrefixTable};
 use std::hint::black_box;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -22,13 +22,20 @@ const LINE: usize = 8;
 pub(crate) fn look_up(table: &PrefixTable, clock: Option<u32>, chain: Chain<'_>, out: &mut Holdings) {
     let lines = chain.prefixes.iter().step_by(LINE).take(LINES_TOUCHED);
     black_box(lines.fold(0, |sum, it| sum ^ it.0));
-    let (mut depth, mut touched) = (0, 1);
+    let (mut depth, mut ahead) = (0, None);
     loop {
-        if depth >= touched && depth < chain.prefixes.len() {
-            touched = table.touch_ahead(chain.prefixes, depth);
+        if depth > 0 && depth < chain.prefixes.len() && ahead.is_none_or(|it: Ahead| it.is_over(depth)) {
+            ahead = table.look_ahead(chain.prefixes, depth);
+            if ahead.is_none() {
+                break;
+            }
         }
-        let Some((id, blocks)) = table.step(chain, depth) else { break };
-        let run = &table.runs[id];
+        let found = match ahead.and_then(|it| it.at(depth)) {
+            Some(guess) if depth < chain.prefixes.len() => table.step_to(guess, chain, depth),
+            _ => table.step(chain, depth),
+        };
+        let Some((id, blocks)) = found else { break };
+        let run = &mut table.runs[id];
         if let Some(clock) = clock
             && run.used.load(Relaxed) != clock
         {
@@ -111,8 +118,13 @@ fn plane(run: &BlockRun, word: usize) -> Plane {
         Holders::Crowd(crowd) => crowd.plane(word),
         Holders::One(share) if share.slot as usize / 64 == word => {
             let (full, bit) = (low(run.len()), share.slot % 64);
+            let present = 1 << bit;
+            // Usually, and then the other masks, which are in another cache line, are not needed.
+            if share.gpu == full {
+                return Plane { present, near: present, any: present };
+            }
             Plane {
-                present: 1 << bit,
+                present,
                 near: u64::from(share.near() == full) << bit,
                 any: u64::from(share.any() == full) << bit,
             }

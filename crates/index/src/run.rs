@@ -81,10 +81,10 @@ impl BlockRun {
         self.hashes.len() * size_of::<u64>() + self.holders.heap_bytes()
     }
 
-    /// Starts the fetch of both cache lines, without waiting for it.
+    /// Starts the fetch of what a look-up needs that passes through the run, without waiting for it.
     #[inline]
     pub(crate) fn touch(&self) -> u8 {
-        self.blocks ^ self.marks[0]
+        self.blocks
     }
 
     /// How many leading prefixes match this run, from its first block on.
@@ -99,6 +99,11 @@ impl BlockRun {
 
     fn matched_part(&self, prefixes: &[PrefixHash]) -> usize {
         let end = self.len().min(prefixes.len());
+        let is_same = |at: &usize| self.hashes[*at] == prefixes[*at].0;
+        // Nothing that the marks need has to be waited for here, if the chain ends within the run.
+        if end == prefixes.len() && is_same(&(end - 1)) {
+            return end;
+        }
         // After the first difference everything differs. The marks leave one cache line of hashes to be read.
         // Compare all of them, so that the fetches of the prefixes overlap.
         let groups = prefixes[..end].iter().step_by(MARK_BLOCKS).zip(&self.marks).enumerate();
@@ -106,7 +111,6 @@ impl BlockRun {
             .fold(0u32, |differ, (at, (prefix, &mark))| differ | u32::from(prefix.0 as u8 != mark) << at);
         let same = (differ.trailing_zeros() as usize).min(end.div_ceil(MARK_BLOCKS));
         let Some(group) = same.checked_sub(1) else { return 0 };
-        let is_same = |at: &usize| self.hashes[*at] == prefixes[*at].0;
         let start = group * MARK_BLOCKS;
         match (start..end.min(start + MARK_BLOCKS)).filter(is_same).count() {
             // A mark is the same by accident.

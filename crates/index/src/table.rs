@@ -31,8 +31,8 @@ pub struct Chain<'a> {
     pub prefixes: &'a [PrefixHash],
 }
 
-/// How many runs a look-up prefetches. About as many outstanding misses as a core supports.
-pub(crate) const TOUCHED: usize = 8;
+/// How many runs a look-up prefetches besides the next one. About as many outstanding misses as a core supports.
+const TOUCHED: usize = 7;
 
 /// Few shards, because there are few such heads and they should share few cache lines.
 const FIRST_SHARD_BITS: u32 = 3;
@@ -49,6 +49,33 @@ pub(crate) struct Segment {
     pub(crate) start: usize,
     /// How many blocks the chain and the run have in common.
     pub(crate) blocks: usize,
+}
+
+/// Guesses which runs a chain meets: one at `depth`, and one at each 128th block from `next` on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ahead {
+    depth: usize,
+    next: usize,
+    first: u32,
+    later: [u32; TOUCHED],
+}
+
+impl Ahead {
+    /// The guess for this depth; none if there is none, or if the guesses end before.
+    #[inline]
+    pub(crate) fn at(&self, depth: usize) -> Option<u32> {
+        if depth == self.depth {
+            return Some(self.first);
+        }
+        let beyond = depth.checked_sub(self.next).filter(|it| it.is_multiple_of(RUN_BLOCKS))?;
+        self.later.get(beyond / RUN_BLOCKS).copied().filter(|&it| it != NONE)
+    }
+
+    /// Whether it is time for the next guesses.
+    #[inline]
+    pub(crate) fn is_over(&self, depth: usize) -> bool {
+        depth >= self.next + TOUCHED * RUN_BLOCKS
+    }
 }
 
 /// What the table needs to know about the blocks it places.
@@ -138,20 +165,33 @@ impl PrefixTable {
         self.heads.may_have(prefix.0)
     }
 
-    /// Prefetches the runs that a chain probably meets from `depth` on, all at once. Returns how far that
-    /// reaches. Fetched one after the other, each run of a long look-up would wait for memory three times.
+    /// The same for a run that `look_ahead` guessed.
     #[inline]
-    pub(crate) fn touch_ahead(&self, prefixes: &[PrefixHash], depth: usize) -> usize {
-        let next = (depth / RUN_BLOCKS + 1) * RUN_BLOCKS;
-        if self.heads.find(prefixes[depth].0, |_| true).is_none() {
-            return next;
+    pub(crate) fn step_to(&self, guess: u32, chain: Chain<'_>, depth: usize) -> Option<(u32, usize)> {
+        let run = &self.runs[guess];
+        match run.matched(&chain.prefixes[depth..]) {
+            blocks if blocks > 0 && run.block_tokens == chain.block_tokens => Some((guess, blocks)),
+            _ => self.step(chain, depth),
         }
-        let later = prefixes.get(next..).unwrap_or_default().iter().step_by(RUN_BLOCKS);
-        let hashes = prefixes[depth..].iter().take(1).chain(later).take(TOUCHED).map(|it| it.0);
-        black_box(hashes.clone().fold(0, |sum, it| sum ^ self.heads.touch(it)));
-        let runs = hashes.map_while(|it| self.heads.find(it, |_| true));
-        black_box(runs.fold(0, |sum, it| sum ^ self.runs[it].touch()));
-        next + (TOUCHED - 1) * RUN_BLOCKS
+    }
+
+    /// The runs that a chain probably meets from `depth` on, prefetched all at once. Fetched one after the other, each run of
+    /// a long look-up would wait for memory three times. None if no run begins there.
+    #[inline]
+    pub(crate) fn look_ahead(&self, prefixes: &[PrefixHash], depth: usize) -> Option<Ahead> {
+        let first = self.heads.find(prefixes[depth].0, |_| true)?;
+        let next = (depth / RUN_BLOCKS + 1) * RUN_BLOCKS;
+        let mut ahead = Ahead { depth, next, first, later: [NONE; TOUCHED] };
+        let hashes = prefixes.get(next..).unwrap_or_default().iter().step_by(RUN_BLOCKS).take(TOUCHED);
+        black_box(hashes.clone().fold(0, |sum, it| sum ^ self.heads.touch(it.0)));
+        let mut touched = self.runs[first].touch();
+        for (guess, prefix) in ahead.later.iter_mut().zip(hashes) {
+            let Some(run) = self.heads.find(prefix.0, |_| true) else { break };
+            *guess = run;
+            touched ^= self.runs[run].touch();
+        }
+        black_box(touched);
+        Some(ahead)
     }
 
     /// All runs along the chain, including those after blocks that no worker holds: the block after such a
