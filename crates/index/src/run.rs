@@ -173,3 +173,45 @@ impl BlockRun {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A run of these hashes has `expected` blocks in common with these prefixes.
+    #[track_caller]
+    fn check(hashes: &[u64], prefixes: &[u64], expected: usize) {
+        let prefixes: Vec<PrefixHash> = prefixes.iter().map(|&it| PrefixHash(it)).collect();
+        let mut run = BlockRun::new(16, 0);
+        run.reserve(hashes.len());
+        run.append(&hashes.iter().map(|&it| PrefixHash(it)).collect::<Vec<PrefixHash>>());
+        assert_eq!(run.matched(&prefixes), expected, "{hashes:?} and {prefixes:?}");
+    }
+
+    #[test]
+    fn a_chain_matches_up_to_its_first_difference() {
+        let hashes: Vec<u64> = (1..=100).map(|it| it * 0x1_0001).collect();
+        for same in 0..=100 {
+            // All marks differ after the difference, or none does.
+            for other in [1, 1 << 32] {
+                let differ = hashes[same..].iter().map(|it| it + other);
+                let prefixes: Vec<u64> = hashes[..same].iter().copied().chain(differ).collect();
+                check(&hashes, &prefixes, same);
+                check(&hashes[..same.max(1)], &prefixes, same);
+                check(&hashes, &prefixes[..same.max(1)], same);
+            }
+        }
+    }
+
+    #[test]
+    fn both_parts_of_a_split_are_summed_up() {
+        let prefixes: Vec<PrefixHash> = (1..=60).map(PrefixHash).collect();
+        let mut run = BlockRun::new(16, 0);
+        run.reserve(60);
+        run.append(&prefixes);
+        let rest = run.split(21);
+        assert_eq!((run.len(), run.last, run.reserved()), (21, 21, 0));
+        assert_eq!((rest.len(), rest.last, rest.depth), (39, 60, 21));
+        assert_eq!((run.matched(&prefixes[..13]), rest.matched(&prefixes[21..50])), (13, 29));
+    }
+}

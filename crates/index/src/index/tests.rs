@@ -65,6 +65,8 @@ struct Duel {
     rng: Rng,
     /// Decides whether a joining worker reuses a number; none if numbers are never reused.
     numbers: Option<Rng>,
+    /// Decides whether an engine gives a block a name that another block had; none if it never does.
+    reused: Option<Rng>,
     now: Instant,
     next_worker: u32,
     predicted_blocks: Vec<(u32, Vec<u8>, PredictedBlocks, model::PredictedBlocks)>,
@@ -79,6 +81,7 @@ impl Duel {
             model: PlainIndex::default(),
             rng: Rng::new(seed),
             numbers,
+            reused: None,
             now: Instant::from_millis(10_000),
             next_worker: 0,
             predicted_blocks: Vec::new(),
@@ -127,8 +130,11 @@ impl Duel {
     fn store(&mut self) {
         let (worker, prompt, tier) = (self.worker(), self.prompt(), self.tier());
         let from = [0, 0, self.rng.below(prompt.len())][self.rng.below(3)];
+        // What waits for a name that is used again is not in the model.
+        let from = if self.reused.is_some() { 0 } else { from };
         let variant = self.rng.below(12) as u64 / 11;
-        let names: Vec<u64> = (from..prompt.len()).map(|it| name_of(&prompt[..=it], variant)).collect();
+        let mut names: Vec<u64> = (from..prompt.len()).map(|it| name_of(&prompt[..=it], variant)).collect();
+        self.reuse_names(&mut names);
         let parent = (from > 0).then(|| name_of(&prompt[..from], variant));
         self.trail.push(format!("store w{worker} {from}..{} {tier:?} v{variant}", prompt.len()));
         let stored = StoredBlocks {
@@ -147,6 +153,15 @@ impl Duel {
             && is_cut_known
         {
             worker.store(&names, parent, &prompt[from..], tier);
+        }
+    }
+
+    /// Gives some of these blocks the name of another one.
+    fn reuse_names(&mut self, names: &mut [u64]) {
+        let Some(rng) = &mut self.reused else { return };
+        for _ in 0..[0, 0, 1, 3][rng.below(4)] {
+            let other = rng.below(names.len());
+            names[rng.below(names.len())] = names[other];
         }
     }
 
@@ -376,5 +391,24 @@ fn doubted_reports_hold_what_they_held_on_the_gpu_until_the_cache_is_full() {
 fn a_worker_that_reuses_a_number_starts_with_no_holdings() {
     for seed in 0..6 {
         Duel::new(seed, Some(Rng::new(!seed))).run(seed, 250);
+    }
+}
+
+#[test]
+fn names_that_engines_use_again_leave_nothing_behind() {
+    for seed in 0..6 {
+        let reused = Some(Rng::new(!seed));
+        let mut duel = Duel { reused, ..Duel::new(seed, None) };
+        // Without predictions: what such a name does to them is not in the model.
+        for step in 0..120 {
+            if step % 3 == 2 {
+                duel.remove()
+            } else {
+                duel.store()
+            }
+            duel.compare();
+        }
+        (0..duel.next_worker).for_each(|it| duel.index.leave(WorkerId(it)));
+        assert_eq!(duel.index.blocks(), 0, "seed {seed}: blocks that nobody holds are left");
     }
 }
