@@ -11,6 +11,7 @@ use kv_index::{ChainBlockMap, ChainIndex, ContentHash, SequenceHash, StoredBlock
 use maitre_base::{StoredBlocks, Tier, WorkerId};
 use maitre_index::prefix::{self, Unit};
 use maitre_index::{Chain, Holdings, Index, IndexSettings, PrefixHash, Root};
+use std::hint::black_box;
 
 /// A store as it comes off the wire: names and tokens.
 pub struct Store<'a> {
@@ -82,6 +83,9 @@ pub trait Contestant {
     /// Applies a batch. All of it is visible afterwards.
     fn store(&mut self, batch: &[Store<'_>]);
     fn remove(&mut self, batch: &[Removal]);
+    /// Reads the hashes of a prompt, which puts them where they are in a router that has just computed them: into the
+    /// CPU's cache.
+    fn read(&self, prompt: &Prompt);
     /// What a router would be given: how many leading blocks each worker holds. Kept until the next.
     fn look_up(&mut self, prompt: &Prompt);
     /// How many blocks a worker was found to hold by the last look-up.
@@ -134,6 +138,10 @@ impl Contestant for Ours {
         for removal in batch {
             self.index.remove(WorkerId(removal.worker as u32), &removal.names, Tier::Gpu);
         }
+    }
+
+    fn read(&self, prompt: &Prompt) {
+        black_box(prompt.ours.iter().fold(0, |sum, it| sum ^ it.0));
     }
 
     fn look_up(&mut self, prompt: &Prompt) {
@@ -192,6 +200,10 @@ impl Contestant for ChainContestant {
             let (id, map) = &mut self.workers[removal.worker];
             self.index.apply_removed(*id, &names, map);
         }
+    }
+
+    fn read(&self, prompt: &Prompt) {
+        black_box(prompt.chain.iter().fold(0, |sum, it| sum ^ it.0));
     }
 
     fn look_up(&mut self, prompt: &Prompt) {
@@ -269,6 +281,10 @@ impl<T: SyncIndexer> Contestant for Dynamo<T> {
             (removal.worker, KvCacheEventData::Removed(KvCacheRemoveData { block_hashes }))
         });
         self.apply(events);
+    }
+
+    fn read(&self, prompt: &Prompt) {
+        black_box(prompt.dynamo.iter().fold(0, |sum, it| sum ^ it.0));
     }
 
     fn look_up(&mut self, prompt: &Prompt) {
