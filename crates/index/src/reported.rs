@@ -1,5 +1,4 @@
-//! Applies the KV events of one engine: maps names to blocks, counts copies, parks blocks with unknown
-//! parents.
+//! Applies the KV events of one engine: maps names to blocks, and counts copies. Stores are in `stored.rs`.
 //!
 //! Engines do not de-duplicate: two requests with one prefix store it twice, and evicting one copy reports
 //! "removed" while the other stays. So the index counts copies per name and tier.
@@ -12,8 +11,7 @@ use crate::adopted;
 use crate::holders::Mask;
 use crate::names::{Name, Names};
 use crate::parked::Waiting;
-use crate::stored::PlacedBlocks;
-use crate::table::{Chain, Placing, Position, PrefixTable};
+use crate::table::{Position, PrefixTable};
 use crate::worker::{Alias, CacheSource, WorkerBlocks};
 use maitre_base::Tier;
 
@@ -110,27 +108,6 @@ impl ReportApplier<'_> {
         self.worker.names.set(place, Name::default());
         self.unbind(entry);
         self.disown(entry.name);
-    }
-
-    /// The engine holds this chain, and `parent` is its name for the last block. There must be room.
-    pub(crate) fn adopt(&mut self, parent: u64, chain: Chain<'_>) {
-        self.worker.names.reserve(chain.prefixes.len());
-        let Some((_, ancestors)) = chain.prefixes.split_last() else { return };
-        let ancestors: Box<[u64]> = ancestors.iter().map(|it| it.0).collect();
-        let names: Vec<u64> = ancestors.iter().map(|&it| adopted::name_of(it)).chain([parent]).collect();
-        let placing = Placing {
-            slot: self.worker.slot,
-            block_tokens: chain.block_tokens,
-            author: None,
-            clock: self.clock,
-        };
-        let mut at = None;
-        for (names, prefixes) in names.chunks(PIECE).zip(chain.prefixes.chunks(PIECE)) {
-            let blocks = PlacedBlocks::new(self.table, names, prefixes);
-            at = self.place(blocks, (at, Tier::Gpu), placing);
-        }
-        self.worker.adopted.insert(parent, ancestors);
-        self.wake(&[parent]);
     }
 
     /// An adopted parent that has left the GPU takes its ancestors along, as far as we know.

@@ -1,15 +1,17 @@
-//! Applies the stores of one engine: finds the parent, hashes the tokens, places the blocks.
+//! Applies the stores of one engine: finds the parent, hashes the tokens, places the blocks. Blocks with unknown parents
+//! are parked.
 //!
 //! Nearly all of the time goes to memory: the parent's name, its run, and one cache line per name, none of which
 //! is likely to be in the CPU's cache. So a store asks for the lines of its names before it needs them, and
 //! hashes tokens meanwhile. Blocks are placed a run at a time.
 
+use crate::adopted;
 use crate::holders::low;
 use crate::names::Name;
 use crate::parked::Waiting;
 use crate::prefix::{PrefixHash, Root, Running, Unit};
 use crate::reported::{PIECE, ReportApplier, increment};
-use crate::table::{Placing, Position, PrefixTable};
+use crate::table::{Chain, Placing, Position, PrefixTable};
 use crate::worker::{GRAIN, PartialPage};
 use maitre_base::{StoredBlocks, Tier};
 use std::hint::black_box;
@@ -26,7 +28,7 @@ struct Start {
 }
 
 /// Consecutive blocks, at most `PIECE`.
-pub(crate) struct PlacedBlocks<'a> {
+struct PlacedBlocks<'a> {
     names: &'a [u64],
     prefixes: &'a [PrefixHash],
     /// One bit per block: whether a run may begin with it.
@@ -34,11 +36,7 @@ pub(crate) struct PlacedBlocks<'a> {
 }
 
 impl PlacedBlocks<'_> {
-    pub(crate) fn new<'a>(
-        table: &PrefixTable,
-        names: &'a [u64],
-        prefixes: &'a [PrefixHash],
-    ) -> PlacedBlocks<'a> {
+    fn new<'a>(table: &PrefixTable, names: &'a [u64], prefixes: &'a [PrefixHash]) -> PlacedBlocks<'a> {
         debug_assert!(names.len() <= PIECE, "one bit per block");
         let bits = prefixes.iter().enumerate().map(|(at, &it)| u64::from(table.may_begin_run(it)) << at);
         PlacedBlocks { names, prefixes, may_begin: bits.fold(0, |all, it| all | it) }
@@ -139,7 +137,7 @@ impl ReportApplier<'_> {
     }
 
     /// Places these blocks after a block, or at the beginning of a prompt. Returns the last position.
-    pub(crate) fn place(
+    fn place(
         &mut self,
         mut blocks: PlacedBlocks<'_>,
         (mut at, tier): (Option<Position>, Tier),
@@ -153,6 +151,27 @@ impl ReportApplier<'_> {
             blocks.skip(count);
         }
         at
+    }
+
+    /// The engine holds this chain, and `parent` is its name for the last block. There must be room.
+    pub(crate) fn adopt(&mut self, parent: u64, chain: Chain<'_>) {
+        self.worker.names.reserve(chain.prefixes.len());
+        let Some((_, ancestors)) = chain.prefixes.split_last() else { return };
+        let ancestors: Box<[u64]> = ancestors.iter().map(|it| it.0).collect();
+        let names: Vec<u64> = ancestors.iter().map(|&it| adopted::name_of(it)).chain([parent]).collect();
+        let placing = Placing {
+            slot: self.worker.slot,
+            block_tokens: chain.block_tokens,
+            author: None,
+            clock: self.clock,
+        };
+        let mut at = None;
+        for (names, prefixes) in names.chunks(PIECE).zip(chain.prefixes.chunks(PIECE)) {
+            let blocks = PlacedBlocks::new(self.table, names, prefixes);
+            at = self.place(blocks, (at, Tier::Gpu), placing);
+        }
+        self.worker.adopted.insert(parent, ancestors);
+        self.wake(&[parent]);
     }
 
     /// Binds these names to the blocks of a run from this position on, as `bind` would one by one.
