@@ -2,7 +2,7 @@
 //! a block and worker. `--json` prints the raw numbers, `--quick` a tenth of the work once.
 //!
 //! Look-ups are measured twice: with prompts whose hashes were computed long ago, so that reading them takes a part of
-//! the time that is the same for all, and with prompts that were hashed just before, as a router does it.
+//! the time, and with other prompts that were hashed just before, as a router does it.
 //!
 //! Rounds of the contestants are interleaved and medians taken, so that a slow minute of a shared machine hits
 //! all. Answers are compared with ours on the way.
