@@ -35,7 +35,7 @@ pub(crate) fn look_up(table: &PrefixTable, clock: Option<u32>, chain: Chain<'_>,
             _ => table.step(chain, depth),
         };
         let Some((id, blocks)) = found else { break };
-        let run = &mut table.runs[id];
+        let run = &table.runs[id];
         if let Some(clock) = clock
             && run.used.load(Relaxed) != clock
         {

@@ -7,6 +7,8 @@
 //! with such pages (SGLang) keep them in a tree and evict leaves first, so the last page of a group goes
 //! first.
 
+use std::sync::atomic::Ordering::Relaxed;
+
 use crate::adopted;
 use crate::holders::Mask;
 use crate::names::{Name, Names};

@@ -1,5 +1,7 @@
 //! A run: consecutive blocks of one chain, and who holds them.
 
+use std::sync::atomic::AtomicU32;
+
 use crate::holders::{Holders, RUN_BLOCKS};
 use crate::prefix::PrefixHash;
 use crate::slab::NONE;
@@ -13,8 +15,8 @@ const MARK_BLOCKS: usize = 8;
 pub(crate) struct BlockRun {
     /// The hash of the last block, copied here to save the look-up an indirection.
     pub(crate) last: u64,
-    /// When the run was last looked up or stored, on the index's own clock.
-    pub(crate) used: u32,
+    /// When the run was last looked up or stored, on the index's own clock. Atomic, because look-ups share the table.
+    pub(crate) used: AtomicU32,
     pub(crate) block_tokens: u32,
     /// The runs that a split has made of one, in both directions.
     pub(crate) next: u32,
@@ -39,7 +41,7 @@ impl Default for BlockRun {
     fn default() -> BlockRun {
         BlockRun {
             last: 0,
-            used: 0,
+            used: AtomicU32::new(0),
             block_tokens: 0,
             next: NONE,
             previous: NONE,
@@ -149,7 +151,7 @@ impl BlockRun {
     pub(crate) fn split(&mut self, blocks: usize) -> BlockRun {
         let rest: Box<[u64]> = self.hashes()[blocks..].into();
         let mut rest = BlockRun {
-            used: self.used,
+            used: AtomicU32::new(*self.used.get_mut()),
             block_tokens: self.block_tokens,
             blocks: rest.len() as u8,
             depth: self.depth + blocks as u8,

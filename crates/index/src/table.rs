@@ -20,7 +20,6 @@ use crate::prefix::PrefixHash;
 use crate::run::BlockRun;
 use crate::slab::{NONE, Slab};
 use std::hint::black_box;
-use std::sync::atomic::AtomicU32;
 
 /// A prompt cut into blocks: the prefix hash at the end of each full block.
 #[derive(Clone, Copy, Debug)]
@@ -300,7 +299,7 @@ impl PrefixTable {
             self.heap += run.heap_bytes();
         }
         run.append(&prefixes[..count]);
-        run.used = placing.clock;
+        *run.used.get_mut() = placing.clock;
         self.blocks += count;
         ((id, run.blocks - 1), count)
     }
