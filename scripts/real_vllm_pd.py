@@ -17,6 +17,8 @@ import urllib.request
 PORT, ADMIN = 18480, 18481
 WORDS = "amber basil cedar dune ember fjord grove heath inlet juniper kelp lagoon moss".split()
 LEASE = 30
+# Fewer are enough for a first look.
+REQUESTS = int(os.environ.get("REQUESTS", 40))
 
 
 def text(rng, words):
@@ -93,6 +95,13 @@ def wait(condition, seconds, what):
         time.sleep(0.1)
 
 
+def is_ready():
+    try:
+        return urllib.request.urlopen(f"http://127.0.0.1:{ADMIN}/readyz", timeout=5).status == 200
+    except OSError:
+        return False
+
+
 def is_idle(prefill, decode):
     return all(usage(it) == 0 and samples(it).get("num_requests_running", 0) == 0 for it in (prefill, decode))
 
@@ -110,13 +119,12 @@ def main(maitre, model, prefill, decode, pid=None):
     command += ["--worker", f"{prefill}?role=prefill", "--worker", f"{decode}?role=decode"]
     process = subprocess.Popen(command)
     try:
-        time.sleep(1)
-        wait(lambda: urllib.request.urlopen(f"http://127.0.0.1:{ADMIN}/readyz", timeout=5).status == 200, 30, "maitre")
+        wait(is_ready, 60, "maitre and its workers")
         rng = random.Random(time.time_ns())
         kinds = [("/v1/chat/completions", True), ("/v1/chat/completions", False), ("/v1/completions", True), ("/v1/completions", False)]
         computed, fetched = tokens(decode, "local_compute"), tokens(decode, "external_kv_transfer")
         asked, right, split = [], 0, 0
-        for number in range(40):
+        for number in range(REQUESTS):
             route, stream = kinds[number % 4]
             prompt = f"{number} " + text(rng, rng.randrange(100, 700))
             status, answer, headers = ask(router, model, prompt, route, stream)
@@ -127,7 +135,7 @@ def main(maitre, model, prefill, decode, pid=None):
         # Asked afterwards, and of the other server, so that neither is helped by a cache of the answer's own making.
         for prompt, route, stream, answer in asked:
             right += answer is not None and answer == ask(prefill, model, prompt, route, stream)[1]
-        print(f"{right} of 40 equal to one server's; {split} split; decode server fetched {fetched:.0f} tokens, computed {computed:.0f}")
+        print(f"{right} of {REQUESTS} equal to one server's; {split} split; decode server fetched {fetched:.0f} tokens, computed {computed:.0f}")
         for number, seconds in enumerate([0.0, 0.05, 0.2, 0.5, 1.0]):
             leave(router, model, f"leaving {number} " + text(rng, 600), seconds)
         wait(lambda: in_flight() == 0, 10, "the router's gauges")
@@ -141,7 +149,7 @@ def main(maitre, model, prefill, decode, pid=None):
                 status, answer, _ = ask(router, model, f"after {number} " + text(rng, 300), "/v1/chat/completions", True)
                 print(f"prefill server killed: {status} {(answer or 'an error')[:40]!r}")
                 clean &= answer is not None or status >= 500
-        return 0 if right == 40 and split == 40 and computed == 0 and fetched > 0 and clean else 1
+        return 0 if right == split == REQUESTS and computed == 0 and fetched > 0 and clean else 1
     finally:
         process.terminate()
         process.wait(10)

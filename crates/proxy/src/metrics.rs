@@ -77,6 +77,7 @@ pub(crate) struct Metrics {
     answered: [Counter; Route::ALL.len() + 1],
     picks: [Counter; Why::ALL.len()],
     failures: Family<[MetricLabel; 1], Counter>,
+    pub(crate) splits: SplitCounts,
     handshakes_failed: Family<[MetricLabel; 1], Counter>,
     tls_files: Family<[MetricLabel; 1], Counter>,
     states: Family<[(&'static str, String); 2], Gauge>,
@@ -108,6 +109,29 @@ pub(crate) struct TraceCounts {
     pub(crate) exported: Counter,
     pub(crate) dropped: Counter,
     pub(crate) failed: Counter,
+}
+
+/// Requests that one worker prefills and another answers.
+#[derive(Clone, Debug)]
+pub(crate) struct SplitCounts {
+    legs: Family<[MetricLabel; 1], Counter>,
+    pub(crate) transfer: Histogram,
+}
+
+impl SplitCounts {
+    fn new(registry: &mut Registry) -> SplitCounts {
+        let counts = SplitCounts { legs: Family::default(), transfer: seconds_histogram() };
+        let help = "Prompts that one worker prefilled for another, by outcome";
+        registry.register("prefill_legs", help, counts.legs.clone());
+        let help = "From a prefill worker's answer to the decode worker's first content";
+        registry.register("transfer_seconds", help, counts.transfer.clone());
+        counts
+    }
+
+    /// `outcome`: `answered`, `declined` or `failed`.
+    pub(crate) fn prefilled(&self, outcome: &'static str) {
+        self.legs.get_or_create(&[("outcome", outcome)]).inc();
+    }
 }
 
 impl RecordCounts {
@@ -229,9 +253,9 @@ impl Metrics {
         let decisions = Decisions::new(registry);
         let cluster = ClusterMetrics::new(registry);
         let (record, traces) = (RecordCounts::new(registry), TraceCounts::new(registry));
+        let (splits, lanes) = (SplitCounts::new(registry), InFlight::new(registry));
         let in_flight = Gauge::default();
         registry.register("requests_in_flight", "Requests in flight", in_flight.clone());
-        let lanes = InFlight::new(registry);
         let connections = Gauge::default();
         registry.register("connections", "Client connections", connections.clone());
         let mut seconds = |name, help| {
@@ -240,8 +264,7 @@ impl Metrics {
             histogram
         };
         let ttft = seconds("first_token_seconds", "From arrival to the first token of the response");
-        let inter_token =
-            seconds("inter_token_seconds", "Mean time between the chunks of one streamed response");
+        let inter_token = seconds("inter_token_seconds", "Mean time between chunks of a streamed response");
         let total = seconds("request_seconds", "From arrival to the last byte");
         let worker = |(name, help, read): WorkerMetric| {
             let gauge = Family::default();
@@ -256,6 +279,7 @@ impl Metrics {
             answered,
             picks,
             failures,
+            splits,
             handshakes_failed,
             tls_files,
             states,

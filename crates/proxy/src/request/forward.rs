@@ -119,11 +119,19 @@ async fn legs(
         let outbound = Outbound { arrived, rewrite, leg: Leg::Whole };
         return Ok(send(&lane.upstreams, outbound, link, placement).await?);
     };
-    let prefilled = prefill(lane, (arrived, rewrite), worker, placement).await;
-    let answer = match prefilled.map_err(NoResponse::PrefillFailed)? {
-        PrefillOutcome::Answered(answer) => answer,
-        PrefillOutcome::Declined(started) => return Ok(*started),
+    let splits = &lane.state.metrics.splits;
+    let answer = match prefill(lane, (arrived, rewrite), worker, placement).await {
+        Ok(PrefillOutcome::Answered(answer)) => answer,
+        Ok(PrefillOutcome::Declined(started)) => {
+            splits.prefilled("declined");
+            return Ok(*started);
+        }
+        Err(failure) => {
+            splits.prefilled("failed");
+            return Err(NoResponse::PrefillFailed(failure));
+        }
     };
+    splits.prefilled("answered");
     let clock = lane.upstreams.clock;
     let answered = clock.now();
     // A new connection: one that the worker has just closed would cost the handoff, which cannot be sent twice.
@@ -133,7 +141,9 @@ async fn legs(
     }
     let outbound = Outbound { arrived, rewrite, leg: Leg::Decode(&answer) };
     let started = exchange(&lane.upstreams, outbound, link, placement, upstream).await?;
-    Ok(until_content(lane, arrived, started).await?)
+    let started = until_content(lane, arrived, started).await?;
+    splits.transfer.observe(clock.now().since(answered).as_secs_f64());
+    Ok(started)
 }
 
 /// The worker when the request was sent.

@@ -105,6 +105,9 @@ async fn the_client_gets_the_text_of_one_engine() {
     assert_eq!(engine_metric(decode, COMPUTED).await, 0.0, "the decode worker has prefilled nothing");
     assert_eq!(engine_metric(prefill, FETCHED).await, 0.0);
     fixture.until_nothing_is_open().await;
+    let page = fixture.router.metrics();
+    assert_eq!(metric(&page, r#"maitre_prefill_legs_total{outcome="answered"}"#), 4.0);
+    assert_eq!(metric(&page, "maitre_transfer_seconds_count"), 4.0);
 }
 
 #[tokio::test]
