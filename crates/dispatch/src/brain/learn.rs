@@ -75,13 +75,17 @@ impl Parts {
 
     /// What a finished response says about the worker's cache.
     fn learn_cached(&mut self, request: &PendingRequest, attempt: &Attempt, counted: Option<Counted>) {
-        let (Some(prompt), Some(prediction), Some(counted)) = (&request.prompt, &attempt.prediction, counted)
-        else {
+        // A decode worker passes on what the prefill worker counted.
+        let (worker, prediction) = match &attempt.prefill_leg {
+            Some(leg) => (leg.worker, &leg.prediction),
+            None => (attempt.worker, &attempt.prediction),
+        };
+        let (Some(prompt), Some(prediction), Some(counted)) = (&request.prompt, prediction, counted) else {
             return;
         };
         if let (Some(all @ 1..), Some(cached)) = (counted.prompt, counted.cached) {
             let part = (cached as f64 / all as f64).min(1.0);
-            self.cache.counted(attempt.worker, prompt, prediction, part);
+            self.cache.counted(worker, prompt, prediction, part);
         }
     }
 

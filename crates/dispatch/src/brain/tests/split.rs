@@ -3,6 +3,7 @@
 use super::*;
 use maitre_base::Role;
 use maitre_policy::least_delay;
+use maitre_policy::split::SplitRule;
 use proptest::prelude::Strategy as _;
 
 /// The prefill worker, and the first decode worker.
@@ -122,6 +123,36 @@ fn a_failed_answer_is_prefilled_anew() {
     assert_eq!(second.prefill, Some(P), "what was handed over serves once");
     harness.on(Event::Left { request: RequestId(1) });
     assert_eq!(harness.promised()[P.index()], PromisedWork::default());
+}
+
+#[test]
+fn what_the_prefill_worker_had_cached_says_nothing_about_the_decode_worker() {
+    let mut harness = busy(fleet(1, 1), 40);
+    harness.brain.parts.settings.split = SplitRule::Always;
+    let tokens: Vec<u32> = (0..20_000).collect();
+    let chain = |tokens: &[u32]| {
+        let mut chain = Vec::new();
+        maitre_index::prefix::chain(Root::new(Unit::Tokens, "llama", None, None), tokens, 16, &mut chain);
+        PromptChain { unit: Unit::Tokens, units: tokens.len() as u64, block: 16, chain: chain.into() }
+    };
+    let held = |harness: &Harness| harness.brain.cache().numbers(D).unwrap().predicted_blocks;
+    // The decode worker has another prompt, and then the first half of this one.
+    let earlier = [chain(&[7; 1_600]), chain(&tokens[..10_000])];
+    for (request, prompt) in (1..).zip(&earlier) {
+        harness.on(Event::Arrived(Arrival { prompt: Some(prompt), may_split: false, ..long(request) }));
+        harness.begin(request);
+        harness.on(Event::Finished { request: RequestId(request), counted: None, pieces: 3 });
+        harness.now = harness.now + Duration::from_secs(1);
+    }
+    let prompt = chain(&tokens);
+    let arrival = Arrival { prompt: Some(&prompt), ..long(3) };
+    assert_eq!(prefilled_by(&mut harness, arrival), Some(P));
+    harness.on(Event::Prefilled { request: RequestId(3), worker: P });
+    harness.begin(3);
+    let before = held(&harness);
+    let counted = Counted { prompt: Some(20_000), cached: Some(0), answer: Some(3) };
+    harness.on(Event::Finished { request: RequestId(3), counted: Some(counted), pieces: 3 });
+    assert_eq!((before, held(&harness)), (1_350, 1_350), "nothing is evicted there");
 }
 
 #[test]
