@@ -326,12 +326,7 @@ impl Placer {
             Beliefs { cache: world.cache, reservations: world.reservations, in_use: self.in_use.as_ref() };
         let is_priced = self.strategies.of(query.model()).name() == Name::LeastDelay;
         let split = self.prefill.split((world, query), (&self.survey, beliefs), picked, is_priced)?;
-        match rule {
-            SplitRule::Price => split.elsewhere < split.here,
-            SplitRule::Always => true,
-            SplitRule::Never => false,
-        }
-        .then_some(split)
+        rule.splits(&split.prospect(query.ask.prefill)).then_some(split)
     }
 
     /// Lets the strategy pick among the workers whose openings fit.

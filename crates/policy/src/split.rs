@@ -11,22 +11,14 @@
 //! decode worker holds is not sent away, a busy prefill worker is not waited for, and a decode worker full of answers is
 //! spared a long prefill. There is no threshold.
 
+mod rule;
+
 use maitre_base::Tokens;
+
+pub use rule::{Prospect, PublishedRule, SplitRule};
 
 use crate::least_delay::{price, terms};
 use crate::{Ask, Candidate, Pace};
-
-/// Which prompts go to workers that only prefill.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum SplitRule {
-    /// Those for which it is cheaper.
-    #[default]
-    Price,
-    /// All that can.
-    Always,
-    /// None.
-    Never,
-}
 
 /// The delay of computing the prompt at this worker, for another one.
 pub fn prefill_price(ask: &Ask, candidate: &Candidate) -> f64 {

@@ -2,7 +2,7 @@
 
 use maitre_base::{Promise, Tokens, WorkerId};
 use maitre_fleet::WorkerSnapshot;
-use maitre_policy::split::{decode_price, lacks, prefill_price};
+use maitre_policy::split::{Prospect, decode_price, lacks, prefill_price};
 use maitre_policy::{Candidate, Pick, least_delay};
 
 use super::survey::{Beliefs, Opening, Survey};
@@ -45,6 +45,12 @@ impl Split {
     /// The pick of who answers.
     pub(crate) fn answers(&self, picked: Picked) -> Picked {
         Picked { place: self.place, pick: Pick { index: self.index, ..picked.pick }, ..picked }
+    }
+
+    /// What a rule decides by.
+    pub(super) fn prospect(&self, prompt: Tokens) -> Prospect {
+        let Split { here, elsewhere, fetches, prefill, .. } = *self;
+        Prospect { here, elsewhere, prompt, lacks: fetches, prefill_ahead: prefill.ahead }
     }
 
     pub(crate) fn choice(&self) -> PrefillChoice {

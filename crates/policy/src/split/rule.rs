@@ -1,0 +1,173 @@
+//! Which prompts go to workers that only prefill: our rule, and those of other routers to compare it with.
+
+use std::fmt;
+use std::str::FromStr;
+
+use maitre_base::Tokens;
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SplitRule {
+    /// Those for which it is cheaper.
+    #[default]
+    Price,
+    /// All that can.
+    Always,
+    /// None.
+    Never,
+    /// As another router does, in replays.
+    Published(PublishedRule),
+}
+
+/// The rules of other routers. Each has thresholds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PublishedRule {
+    /// llm-d: prompts of which the decode worker lacks so many tokens or more.
+    Threshold(u32),
+    /// Dynamo `isl_bounding`: all but those of which it lacks few tokens, and a small part.
+    IslBounding,
+    /// Dynamo `prefill_load`: while fewer tokens wait at the prefill worker.
+    PrefillLoad(u32),
+    /// Dynamo `isl_or_load`: where both of these say so.
+    IslOrLoad(u32),
+    /// TensorRT-LLM: where the decode worker holds nothing, or lacks more tokens.
+    Unmatched(u32),
+}
+
+/// Dynamo's defaults: a prompt stays if fewer tokens are lacking, and a smaller part of it.
+const ISL_TOKENS: u64 = 2_048;
+const ISL_RATIO: f64 = 0.7;
+
+/// A request that could be split, as a rule sees it.
+#[derive(Clone, Copy, Debug)]
+pub struct Prospect {
+    /// What both ways cost, in seconds.
+    pub here: f64,
+    pub elsewhere: f64,
+    pub prompt: Tokens,
+    /// Tokens that the decode worker lacks.
+    pub lacks: Tokens,
+    /// Tokens to prefill at the prefill worker before those of this request.
+    pub prefill_ahead: u64,
+}
+
+impl SplitRule {
+    pub fn splits(self, prospect: &Prospect) -> bool {
+        match self {
+            SplitRule::Price => prospect.elsewhere < prospect.here,
+            SplitRule::Always => true,
+            SplitRule::Never => false,
+            SplitRule::Published(rule) => rule.splits(prospect),
+        }
+    }
+}
+
+impl PublishedRule {
+    fn splits(self, prospect: &Prospect) -> bool {
+        let (prompt, lacks) = (prospect.prompt.0, prospect.lacks.0);
+        let is_long = lacks >= ISL_TOKENS || lacks as f64 >= ISL_RATIO * prompt as f64;
+        let is_free = |busy: u32| prospect.prefill_ahead < u64::from(busy);
+        match self {
+            PublishedRule::Threshold(tokens) => lacks >= u64::from(tokens),
+            PublishedRule::IslBounding => is_long,
+            PublishedRule::PrefillLoad(busy) => is_free(busy),
+            PublishedRule::IslOrLoad(busy) => is_long && is_free(busy),
+            PublishedRule::Unmatched(tokens) => lacks == prompt || lacks > u64::from(tokens),
+        }
+    }
+}
+
+impl fmt::Display for SplitRule {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        use PublishedRule::{IslBounding, IslOrLoad, PrefillLoad, Threshold, Unmatched};
+        match self {
+            SplitRule::Price => out.pad("price"),
+            SplitRule::Always => out.pad("always"),
+            SplitRule::Never => out.pad("never"),
+            SplitRule::Published(IslBounding) => out.pad("isl-bounding"),
+            SplitRule::Published(Threshold(tokens)) => write!(out, "threshold-{tokens}"),
+            SplitRule::Published(PrefillLoad(tokens)) => write!(out, "prefill-load-{tokens}"),
+            SplitRule::Published(IslOrLoad(tokens)) => write!(out, "isl-or-load-{tokens}"),
+            SplitRule::Published(Unmatched(tokens)) => write!(out, "unmatched-{tokens}"),
+        }
+    }
+}
+
+impl FromStr for SplitRule {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<SplitRule, String> {
+        let numbered = text.rsplit_once('-').and_then(|(name, tokens)| Some((name, tokens.parse().ok()?)));
+        Ok(match (text, numbered) {
+            ("price", _) => SplitRule::Price,
+            ("always", _) => SplitRule::Always,
+            ("never", _) => SplitRule::Never,
+            ("isl-bounding", _) => SplitRule::Published(PublishedRule::IslBounding),
+            (_, Some(("threshold", tokens))) => SplitRule::Published(PublishedRule::Threshold(tokens)),
+            (_, Some(("prefill-load", tokens))) => SplitRule::Published(PublishedRule::PrefillLoad(tokens)),
+            (_, Some(("isl-or-load", tokens))) => SplitRule::Published(PublishedRule::IslOrLoad(tokens)),
+            (_, Some(("unmatched", tokens))) => SplitRule::Published(PublishedRule::Unmatched(tokens)),
+            _ => {
+                return Err(format!(
+                    "no rule is called \"{text}\"; known: price, always, never, threshold-TOKENS, isl-bounding, \
+                     prefill-load-TOKENS, isl-or-load-TOKENS, unmatched-TOKENS"
+                ));
+            }
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whether the rule splits prompts of `(prompt, lacking, ahead at the prefill worker)` tokens.
+    #[track_caller]
+    fn check(rule: &str, rows: &[((u64, u64, u64), bool)]) {
+        let rule: SplitRule = rule.parse().unwrap();
+        for &((prompt, lacks, prefill_ahead), expected) in rows {
+            let (prompt, lacks) = (Tokens(prompt), Tokens(lacks));
+            let prospect = Prospect { here: 1.0, elsewhere: 2.0, prompt, lacks, prefill_ahead };
+            assert_eq!(rule.splits(&prospect), expected, "{rule}: {prospect:?}");
+        }
+    }
+
+    #[test]
+    fn each_rule_goes_by_its_own_numbers() {
+        check("price", &[((9_000, 9_000, 0), false)]);
+        check("threshold-512", &[((9_000, 511, 0), false), ((9_000, 512, 0), true)]);
+        check(
+            "isl-bounding",
+            &[
+                ((9_000, 2_047, 0), false),
+                ((9_000, 2_048, 0), true),
+                ((100, 69, 0), false),
+                ((100, 70, 0), true),
+            ],
+        );
+        check("prefill-load-1000", &[((10, 0, 999), true), ((10, 10, 1_000), false)]);
+        check(
+            "isl-or-load-1000",
+            &[((9_000, 9_000, 999), true), ((9_000, 9_000, 1_000), false), ((9_000, 9, 0), false)],
+        );
+        check("unmatched-500", &[((100, 100, 0), true), ((900, 500, 0), false), ((900, 501, 0), true)]);
+    }
+
+    #[test]
+    fn names_are_read_as_they_are_written() {
+        for name in [
+            "price",
+            "always",
+            "never",
+            "isl-bounding",
+            "threshold-16",
+            "prefill-load-9",
+            "isl-or-load-9",
+            "unmatched-0",
+        ] {
+            assert_eq!(name.parse::<SplitRule>().unwrap().to_string(), name);
+        }
+        for name in ["", "threshold", "threshold-", "threshold--1", "Price"] {
+            assert!(name.parse::<SplitRule>().unwrap_err().contains("threshold-TOKENS"), "{name}");
+        }
+    }
+}
