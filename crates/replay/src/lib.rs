@@ -11,6 +11,7 @@ mod check;
 mod page;
 mod progress;
 mod report_file;
+mod roles;
 mod series;
 pub mod table;
 
@@ -21,6 +22,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use anyhow::Context as _;
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
+use maitre_base::Role;
+use maitre_policy::split::SplitRule;
 use maitre_sim::lab::{Knowledge, PreparedTrace, RunOutcome, Via};
 use maitre_sim::report::{ReportRow, Targets};
 use maitre_sim::trace::Trace;
@@ -50,7 +53,7 @@ pub fn command() -> Command {
             .long("workers")
             .value_name("N|LIST")
             .default_value("8")
-            .help("Number of workers, or a mixed fleet: 4xh100x2-32b,4xa10g-8b"),
+            .help("Number of workers, or a mixed fleet: 4xh100x2-32b,4xa10g-8b; with roles: 4@prefill,4@decode"),
         Arg::new("strategy")
             .long("strategy")
             .value_name("NAME,…")
@@ -91,6 +94,7 @@ pub fn command() -> Command {
         .about("Every strategy on the same traffic, in virtual time")
         .args(study::args())
         .args(own)
+        .args(roles::args())
         .args(study::run_args())
 }
 
@@ -99,6 +103,8 @@ pub fn run(matches: &ArgMatches) -> anyhow::Result<ExitCode> {
     let mut study = Study::read(matches, workers)?;
     choose_queue(matches, &mut study)?;
     let choices = choices(matches, &study)?;
+    roles::check(&study, &choices)?;
+    let splits = roles::read(matches, &mut study)?;
     if matches.get_flag("check") {
         check::ensure_observed(&study)?;
     }
@@ -108,7 +114,7 @@ pub fn run(matches: &ArgMatches) -> anyhow::Result<ExitCode> {
     }
     let file = matches.get_one::<PathBuf>("html").map(|it| ReportFile::new(it)).transpose()?;
     let jobs = matches.get_one::<u32>("jobs").map(|&it| it as usize);
-    let mut runs = play_all(&study, &choices, &speeds, jobs);
+    let mut runs = play_all(&study, (&choices, &splits), &speeds, jobs);
     trace::name_tenants(&study.source, runs.iter_mut().flat_map(|it| &mut it.tenants));
     if let Some(file) = file {
         let command = page::typed(std::env::args_os().map(|it| it.to_string_lossy().into_owned()));
@@ -173,22 +179,33 @@ fn choices(matches: &ArgMatches, study: &Study) -> anyhow::Result<Vec<StrategyCh
 pub(crate) struct Task<'a> {
     pub(crate) study: &'a Study,
     pub(crate) choice: StrategyChoice,
+    pub(crate) split: SplitRule,
+    /// The name of its row.
+    pub(crate) name: String,
     pub(crate) prepared: &'a PreparedTrace<'a>,
     /// The speed of the prepared trace, shown in its row.
     pub(crate) speed: f64,
 }
 
-/// All strategies at all speeds.
-fn play_all(study: &Study, choices: &[StrategyChoice], speeds: &[f64], jobs: Option<usize>) -> Vec<Run> {
+/// All strategies with all rules at all speeds.
+fn play_all(
+    study: &Study,
+    (choices, splits): (&[StrategyChoice], &[SplitRule]),
+    speeds: &[f64],
+    jobs: Option<usize>,
+) -> Vec<Run> {
     let traces: Vec<Trace> = speeds.iter().map(|&it| study.hastened(it)).collect();
     let decks = decks(study, &traces);
-    let tasks: Vec<Task<'_>> = decks
-        .iter()
-        .zip(speeds)
-        .flat_map(|(prepared, &speed)| {
-            choices.iter().map(move |&choice| Task { study, choice, prepared, speed })
-        })
-        .collect();
+    let mut tasks: Vec<Task<'_>> = Vec::new();
+    for (prepared, &speed) in decks.iter().zip(speeds) {
+        for (&choice, &split) in choices.iter().flat_map(|choice| splits.iter().map(move |it| (choice, it))) {
+            let name = match splits {
+                [_] => choice.to_string(),
+                _ => format!("{choice}, split {split}"),
+            };
+            tasks.push(Task { study, choice, split, name, prepared, speed });
+        }
+    }
     play_tasks(&tasks, jobs)
 }
 
@@ -230,7 +247,8 @@ fn decks<'a>(study: &Study, traces: &'a [Trace]) -> Vec<PreparedTrace<'a>> {
     decks
 }
 
-fn play_one(&Task { study, choice, prepared, speed }: &Task<'_>, progress: &Progress) -> Run {
+fn play_one(task: &Task<'_>, progress: &Progress) -> Run {
+    let &Task { study, choice, split, ref name, prepared, speed } = task;
     let mut reported = 0;
     let mut step = |arrived: usize| {
         // One update per request would cost more than some requests do.
@@ -239,12 +257,10 @@ fn play_one(&Task { study, choice, prepared, speed }: &Task<'_>, progress: &Prog
             reported = arrived;
         }
     };
-    let outcome = study.play(choice, prepared, &mut step);
-    let mut row = outcome.row(choice.as_str(), &study.targets);
+    let outcome = study.play((choice, split), prepared, &mut step);
+    let mut row = outcome.row(name, &study.targets);
     let [mut parts, mut classes, mut tenants] = [RunOutcome::parts, RunOutcome::classes, RunOutcome::tenants]
-        .map(|rows: fn(&RunOutcome, &str, &Targets) -> Vec<ReportRow>| {
-            rows(&outcome, choice.as_str(), &study.targets)
-        });
+        .map(|rows: fn(&RunOutcome, &str, &Targets) -> Vec<ReportRow>| rows(&outcome, name, &study.targets));
     for it in [&mut parts, &mut classes, &mut tenants].into_iter().flatten().chain([&mut row]) {
         it.speed = speed;
         (it.queue, it.knowledge) = (Some(study.has_queue(choice)), Some(study.cache_knowledge(choice)));
@@ -274,13 +290,17 @@ fn report(study: &Study, runs: &[Run]) -> Value {
     let count = trace.requests.len() as f64;
     let prompts: u64 = trace.requests.iter().map(maitre_sim::trace::Request::prompt_tokens).sum();
     let answers: u64 = trace.requests.iter().map(|it| u64::from(it.answer_tokens)).sum();
-    let mut fleet: Vec<(&str, u32)> = Vec::new();
-    for profile in &study.fleet {
+    let mut fleet: Vec<(&str, Role, u32)> = Vec::new();
+    for (profile, &role) in study.fleet.iter().zip(&study.roles) {
         match fleet.last_mut() {
-            Some((name, count)) if *name == profile.name => *count += 1,
-            _ => fleet.push((profile.name, 1)),
+            Some((name, like, count)) if *name == profile.name && *like == role => *count += 1,
+            _ => fleet.push((profile.name, role, 1)),
         }
     }
+    let group = |&(profile, role, workers): &(&str, Role, u32)| match role {
+        Role::Both => json!({"profile": profile, "workers": workers}),
+        role => json!({"profile": profile, "workers": workers, "role": role.name()}),
+    };
     let rows = |rows: fn(&Run) -> &Vec<ReportRow>| runs.iter().flat_map(rows).collect::<Vec<&ReportRow>>();
     json!({
         "trace": {
@@ -290,7 +310,7 @@ fn report(study: &Study, runs: &[Run]) -> Value {
             "prompt_tokens_mean": (prompts as f64 / count * 10.0).round() / 10.0,
             "answer_tokens_mean": (answers as f64 / count * 10.0).round() / 10.0,
         },
-        "fleet": fleet.iter().map(|(name, count)| json!({"profile": name, "workers": count})).collect::<Vec<_>>(),
+        "fleet": fleet.iter().map(group).collect::<Vec<_>>(),
         "kv_tokens": study.fleet.iter().map(maitre_sim::profile::Profile::kv_tokens).min(),
         "block_tokens": study.block_tokens,
         "knowledge": knowledge_word(study.knowledge),
@@ -331,7 +351,8 @@ mod tests {
     /// The JSON report.
     fn played(args: &[&str]) -> Value {
         let (study, choices) = study(args).unwrap();
-        report(&study, &play_all(&study, &choices, &[1.0], Some(1)))
+        let split = study.config.settings.brain.split;
+        report(&study, &play_all(&study, (&choices, &[split]), &[1.0], Some(1)))
     }
 
     /// What `--queue` came to, and which of three strategies waited in the queue.
@@ -405,7 +426,7 @@ mod tests {
     fn the_table_says_why_conditions_differ() {
         let drawn = |args: &[&str]| {
             let (study, choices) = study(args).unwrap();
-            table::draw(&study, &play_all(&study, &choices, &[1.0], Some(1)))
+            table::draw(&study, &play_all(&study, (&choices, &[SplitRule::Price]), &[1.0], Some(1)))
         };
         let text = drawn(&["--strategy", "least-delay,random"]);
         assert!(text.contains("as published, without the queue") && text.contains("--queue off"), "{text}");

@@ -17,7 +17,7 @@ use maitre_sim::report::ReportRow;
 use maitre_sim::trace::Request;
 
 use super::table::{seconds, talk};
-use super::{Run, Study};
+use super::{Run, Study, roles};
 use charts::Charts;
 use finding::Demand;
 use tables::Lead;
@@ -122,11 +122,12 @@ fn facts(view: &View<'_>) -> String {
 }
 
 fn fleet(study: &Study) -> String {
-    let mut kinds: Vec<(&str, u32)> = Vec::new();
-    for profile in &study.fleet {
-        match kinds.iter_mut().find(|it| it.0 == profile.name) {
+    let mut kinds: Vec<(String, u32)> = Vec::new();
+    for (profile, &role) in study.fleet.iter().zip(&study.roles) {
+        let kind = roles::kind(profile.name, role);
+        match kinds.iter_mut().find(|it| it.0 == kind) {
             Some((_, number)) => *number += 1,
-            None => kinds.push((profile.name, 1)),
+            None => kinds.push((kind, 1)),
         }
     }
     let kinds: Vec<String> = kinds.iter().map(|(name, number)| format!("{number} × {name}")).collect();

@@ -8,9 +8,12 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::{Arg, ArgAction, ArgMatches, value_parser};
+use maitre_base::Role;
 use maitre_policy::Name;
+use maitre_policy::split::SplitRule;
 use maitre_sim::lab::{
-    self, Decider, Knowledge, LabConfig, PreparedTrace, RunObserver, RunOutcome, Script, Sync, Via, script,
+    self, Decider, Knowledge, LabConfig, LinkChange, PreparedTrace, RunObserver, RunOutcome, Script, Sync,
+    Via, script,
 };
 use maitre_sim::profile::Profile;
 use maitre_sim::report::{CacheKnowledge, Targets};
@@ -80,6 +83,9 @@ pub struct Study {
     pub trace: Trace,
     pub source: String,
     pub fleet: Vec<Profile>,
+    /// Of each worker of the fleet.
+    pub roles: Vec<Role>,
+    pub link: LinkChange,
     pub block_tokens: u32,
     pub knowledge: Knowledge,
     pub event_delay: Duration,
@@ -264,7 +270,7 @@ impl Study {
         trace.requests.truncate(matches.get_one("limit").copied().unwrap_or(usize::MAX));
         anyhow::ensure!(!trace.requests.is_empty(), "--limit leaves no request");
         let profile: &String = matches.get_one("profile").context("profile")?;
-        let fleet = fleet(workers, profile)?;
+        let (fleet, roles): (Vec<Profile>, Vec<Role>) = fleet(workers, profile)?.into_iter().unzip();
         let block_tokens = match matches.get_one("block-tokens").copied() {
             Some(tokens) => tokens,
             None => measured_block(&fleet)?.unwrap_or_else(|| lab::block_tokens(&trace)),
@@ -286,6 +292,8 @@ impl Study {
             trace,
             source: source.clone(),
             fleet,
+            roles,
+            link: LinkChange::default(),
             block_tokens,
             knowledge: match matches.get_one::<String>("knowledge").map(String::as_str) {
                 Some("predicted") => Knowledge::Predicted,
@@ -318,6 +326,11 @@ impl Study {
         trace
     }
 
+    /// Whether a worker prefills for others, now or when it has joined.
+    pub fn has_prefill_workers(&self) -> bool {
+        self.roles.contains(&Role::Prefill) || self.script.joins(Role::Prefill)
+    }
+
     /// Whether requests wait in the queue under this strategy.
     pub fn has_queue(&self, choice: StrategyChoice) -> bool {
         let configured = self.config.settings.brain.queue.enabled;
@@ -342,13 +355,13 @@ impl Study {
 
     pub fn play(
         &self,
-        choice: StrategyChoice,
+        (choice, split): (StrategyChoice, SplitRule),
         prepared: &PreparedTrace<'_>,
         progress: &mut dyn FnMut(usize),
     ) -> RunOutcome {
         let mut brain = unwatched(&self.config);
         brain.strategies.clear();
-        brain.seed = self.seed;
+        (brain.seed, brain.split) = (self.seed, split);
         brain.queue.enabled = self.has_queue(choice);
         if let StrategyChoice::Strategy(name) = choice {
             brain.strategy = name;
@@ -369,6 +382,8 @@ impl Study {
             sync: self.sync.filter(|_| self.routers > 1),
             script: self.script.clone(),
             retries_max: if self.retry { RETURNS_MAX } else { 0 },
+            roles: self.roles.clone(),
+            link: self.link,
             ..LabConfig::new(self.fleet.clone(), brain)
         };
         lab::play(&settings, prepared, &mut Watch { watch: Stopwatch::start(), progress })
@@ -405,22 +420,26 @@ fn measured_block(fleet: &[Profile]) -> anyhow::Result<Option<u32>> {
     Ok(Some(first.block_tokens))
 }
 
-/// `8`, `4xh100x2-32b`, `4xprofile.toml`, or several of these separated by commas.
-fn fleet(text: &str, profile: &str) -> anyhow::Result<Vec<Profile>> {
+/// `8`, `4xh100x2-32b`, `4xprofile.toml`, `4@prefill`, or several of these separated by commas.
+fn fleet(text: &str, profile: &str) -> anyhow::Result<Vec<(Profile, Role)>> {
     let mut fleet = Vec::new();
     for part in text.split(',').map(str::trim) {
-        let spec = match part.parse::<u32>() {
-            Ok(count) => format!("{count}x{profile}"),
+        let (count, role) = part.split_once('@').map_or((part, ""), |it| (it.0, &part[it.0.len()..]));
+        let spec = match count.parse::<u32>() {
+            Ok(count) => format!("{count}x{profile}{role}"),
             Err(_) => part.to_owned(),
         };
-        let (profile, count) =
-            script::workers(&spec).map_err(|it| anyhow::anyhow!("--workers {part}: {it}"))?;
-        fleet.extend(std::iter::repeat_n(profile, count as usize));
+        let group = script::workers(&spec).map_err(|it| anyhow::anyhow!("--workers {part}: {it}"))?;
+        fleet.extend(std::iter::repeat_n((group.profile, group.role), group.count as usize));
     }
     anyhow::ensure!(
         fleet.len() <= script::WORKERS_MAX as usize,
         "--workers {text}: at most {} are possible",
         script::WORKERS_MAX
+    );
+    anyhow::ensure!(
+        fleet.iter().any(|it| it.1 != Role::Prefill),
+        "--workers {text}: no worker answers; prefill workers need decode workers"
     );
     Ok(fleet)
 }
@@ -515,14 +534,19 @@ mod tests {
             ("2xh100x2-32b,1", "h100x2-32b h100x2-32b h200-8b"),
             ("a10g-8b", "a10g-8b"),
         ] {
-            let names: Vec<&str> = fleet(text, "h200-8b").unwrap().iter().map(|it| it.name).collect();
+            let names: Vec<&str> = fleet(text, "h200-8b").unwrap().iter().map(|it| it.0.name).collect();
             assert_eq!(names.join(" "), expected, "{text}");
         }
+        let roles: Vec<Role> =
+            fleet("1@prefill,a10g-8b@decode,1", "h200-8b").unwrap().into_iter().map(|it| it.1).collect();
+        assert_eq!(roles, [Role::Prefill, Role::Decode, Role::Both]);
         for (text, expected) in [
             ("0", "0 workers"),
             ("4xabacus", "unknown profile \"abacus\""),
             ("", "unknown profile"),
             ("1000,1000", "at most 1024"),
+            ("2@cook", "\"cook\" is not a role"),
+            ("2@prefill", "no worker answers"),
         ] {
             let error = fleet(text, "h200-8b").unwrap_err().to_string();
             assert!(error.contains(expected), "{text}: {error}");

@@ -2,10 +2,12 @@
 
 use std::fmt::Write as _;
 
+use maitre_base::Role;
 use maitre_sim::lab::{Sync, Via};
+use maitre_sim::profile::Profile;
 use maitre_sim::report::{CacheKnowledge, ReportRow};
 
-use super::{Run, Study, knowledge_word};
+use super::{Run, Study, knowledge_word, roles};
 
 /// The column title and its value.
 pub(super) struct Column {
@@ -168,14 +170,15 @@ pub(super) fn title(study: &Study) -> String {
         1 => String::new(),
         count => format!(", {count} routers{}", talk(study)),
     };
-    let mut kinds: Vec<&str> = study.fleet.iter().map(|it| it.name).collect();
+    let kind = |(profile, &role): (&Profile, &Role)| roles::kind(profile.name, role);
+    let mut kinds: Vec<String> = study.fleet.iter().zip(&study.roles).map(kind).collect();
     kinds.dedup();
     format!(
         "{}: {requests} requests in {seconds:.0} s; {} workers ({}, {} KV tokens); {} caches{routers}\n\n",
         study.source,
         study.fleet.len(),
         kinds.join(", "),
-        study.fleet.iter().map(maitre_sim::profile::Profile::kv_tokens).min().unwrap_or(0),
+        study.fleet.iter().map(Profile::kv_tokens).min().unwrap_or(0),
         knowledge_word(study.knowledge),
     )
 }

@@ -9,11 +9,13 @@ mod actions;
 mod arrivals;
 mod bounds;
 mod config;
+mod legs;
 mod lossy;
 mod outcome;
 mod prepared;
 mod retries;
 pub mod script;
+mod submission;
 mod sync;
 mod worker;
 
@@ -22,24 +24,25 @@ use std::collections::BinaryHeap;
 use std::time::Duration;
 
 use maitre_base::hash::NumberMap;
-use maitre_base::{Instant, RequestId, TenantId, Tokens, WorkerId};
-use maitre_dispatch::{
-    Arrival, Brain, Effect, Event, Failure, Form, Placement, PromptChain, reports_progress,
-};
+use maitre_base::{Instant, RequestId, Role, TenantId, Tokens, WorkerId};
+use maitre_dispatch::{Arrival, Brain, Effect, Event, Failure, Form, PromptChain, reports_progress};
 use maitre_fleet::estimate::{Counted, Decodes, Size};
 use maitre_fleet::{Card, Evidence};
 use maitre_index::feed::Trust;
 use maitre_index::prefix::Unit;
 
-pub use config::{AnswerLimits, ClosedLoop, Decider, Knowledge, LabConfig, Sync, Via};
+pub use config::{AnswerLimits, ClosedLoop, Decider, Knowledge, LabConfig, LinkChange, Sync, Via};
 pub use outcome::{AnsweredRequest, LoadSample, RunOutcome, WorkerTotals};
 pub use prepared::{PreparedTrace, block_tokens};
 pub use script::Script;
 pub use sync::SyncTraffic;
 
-use crate::engine::{Finish, Job, JobId, KnownPrompt, RemainingWork};
+use crate::engine::transfer::HoldId;
+use crate::engine::{JobId, RemainingWork};
+use crate::link::Link;
 use crate::profile::Profile;
 use crate::report::AnswerMetrics;
+use legs::{Fetches, PrefillLeg};
 use lossy::LossyFeed;
 use prepared::MODEL;
 use sync::PeerNetwork;
@@ -94,6 +97,19 @@ enum SimEvent {
         worker: usize,
         incarnation: u32,
     },
+    /// The KV that a worker fetched from another is there.
+    FetchEnds {
+        worker: usize,
+        incarnation: u32,
+        fetch: u64,
+    },
+    /// The lease of the blocks that a worker holds for another.
+    LeaseEnds {
+        worker: usize,
+        incarnation: u32,
+        hold: HoldId,
+        request: u64,
+    },
     /// Cache changes, or a scrape, reach the router.
     Events {
         worker: usize,
@@ -125,7 +141,10 @@ enum SimEvent {
 struct PendingRequest {
     number: usize,
     router: usize,
+    /// The one that answers.
     worker: WorkerId,
+    /// The prompt, if another worker prefills it.
+    leg: Option<PrefillLeg>,
     believed_tokens: Option<u64>,
     /// Until it is submitted.
     tokens: Vec<u32>,
@@ -149,6 +168,7 @@ impl PendingRequest {
             number,
             router,
             worker: WorkerId(0),
+            leg: None,
             believed_tokens: None,
             tokens: Vec::new(),
             first: None,
@@ -173,6 +193,7 @@ struct Simulation<'a> {
     /// Keeps events of one instant in the order in which they were scheduled.
     serial: u64,
     pending: NumberMap<PendingRequest>,
+    fetches: Fetches,
     /// The next wake-up of each router, if it asked for one.
     due: Vec<Option<Instant>>,
     /// Requests that have not arrived yet.
@@ -201,6 +222,7 @@ pub fn play(config: &LabConfig, prepared: &PreparedTrace<'_>, observer: &mut dyn
         queue: BinaryHeap::new(),
         serial: 0,
         pending: NumberMap::default(),
+        fetches: Fetches::default(),
         due: vec![None; config.routers.max(1)],
         not_arrived: prepared.requests.len(),
         unsent: 0,
@@ -215,8 +237,9 @@ pub fn play(config: &LabConfig, prepared: &PreparedTrace<'_>, observer: &mut dyn
         remaining: Vec::new(),
         decision_time: Duration::ZERO,
     };
-    for profile in &config.fleet {
-        simulation.join(Instant::ZERO, *profile);
+    for (number, profile) in config.fleet.iter().enumerate() {
+        let role = config.roles.get(number).copied().unwrap_or_default();
+        simulation.join(Instant::ZERO, *profile, role);
     }
     simulation.start_arrivals();
     for (number, (at, _)) in config.script.actions.iter().enumerate() {
@@ -289,6 +312,12 @@ impl Simulation<'_> {
             | SimEvent::Load { worker, incarnation }
                 if self.workers[worker].incarnation != incarnation => {}
             SimEvent::StepEnds { worker, .. } => self.end_step(now, worker),
+            SimEvent::FetchEnds { worker, incarnation, fetch } => {
+                self.end_fetch(now, worker, (incarnation, fetch));
+            }
+            SimEvent::LeaseEnds { worker, incarnation, hold, request } => {
+                self.end_lease(now, (worker, incarnation), hold, request);
+            }
             SimEvent::Events { worker, .. } => self.deliver_events(now, worker),
             SimEvent::Load { worker, .. } => self.deliver_load(now, worker),
             SimEvent::Scrape => self.scrape(now),
@@ -323,14 +352,18 @@ impl Simulation<'_> {
         asks && self.config.knowledge == Knowledge::Reported
     }
 
-    fn join(&mut self, now: Instant, profile: Profile) {
+    fn join(&mut self, now: Instant, profile: Profile, role: Role) {
         let number = self.workers.len();
         let profile = Profile { block_tokens: self.prepared.block_tokens, ..profile };
-        self.workers.push(SimWorker::new(profile, self.has_events()));
+        let link = Link::new(self.config.link.of(&profile));
+        self.workers.push(SimWorker::new(profile, (role, link), self.has_events()));
         let worker = WorkerId(number as u32);
         let url = format!("http://sim:{number}");
         let cards = [Card { name: MODEL, parent: None }];
         self.dispatch_to_all(now, Event::WorkerJoined { url: &url });
+        if role != Role::Both {
+            self.dispatch_to_all(now, Event::WorkerRole { worker, role });
+        }
         self.dispatch_to_all(now, Event::Probed { worker, evidence: Evidence::ProbeAnswered });
         self.dispatch_to_all(now, Event::ModelsReported { worker, cards: &cards });
         if self.has_events() {
@@ -351,7 +384,7 @@ impl Simulation<'_> {
             match effect {
                 Effect::Place(placement) => self.on_placement(now, &placement),
                 Effect::Refuse { request, refusal } => self.on_refusal(now, request.0, refusal),
-                Effect::Recall { request, .. } => self.cancel(request.0),
+                Effect::Recall { request, .. } => self.cancel(now, request.0),
                 _ => {}
             }
         }
@@ -405,33 +438,9 @@ impl Simulation<'_> {
             tenant: TenantId(asked.tenant),
             deadline: asked.deadline.map(|it| now + it),
             prompt: prompt.as_ref(),
-            may_split: false,
+            may_split: self.workers.iter().any(|it| it.role == Role::Prefill),
         };
         self.dispatch(router, now, Event::Arrived(arrival));
-    }
-
-    fn on_placement(&mut self, now: Instant, placement: &Placement) {
-        let request = placement.request.0;
-        self.placement(now, request, placement.worker, placement.held.map(|it| it.0));
-        if let Some(pending) = self.pending.get_mut(&request) {
-            let record = self.routers[pending.router].decisions().of(placement.request);
-            let predicted = record.and_then(|it| it.predicted);
-            pending.predicted = predicted.and_then(|it| Duration::try_from_secs_f64(it).ok());
-            pending.placed_at = now;
-        }
-        if let (Some(pending), Some(deadline)) = (self.pending.get(&request), placement.deadline) {
-            let attempt = pending.attempt;
-            self.schedule(deadline, SimEvent::Deadline { request, attempt });
-        }
-    }
-
-    fn placement(&mut self, now: Instant, request: u64, worker: WorkerId, believed: Option<u64>) {
-        if let Some(pending) = self.pending.get_mut(&request) {
-            (pending.worker, pending.believed_tokens) = (worker, believed);
-            pending.attempt += 1;
-            let (attempt, overhead) = (pending.attempt, self.workers[worker.index()].profile.overhead);
-            self.schedule(now + overhead, SimEvent::Submission { request, attempt });
-        }
     }
 
     fn refuse(&mut self, now: Instant, request: u64) {
@@ -440,50 +449,12 @@ impl Simulation<'_> {
         self.client_is_free(now);
     }
 
-    fn submit(&mut self, now: Instant, request: u64) {
-        let Some(pending) = self.pending.get_mut(&request) else { return };
-        let (number, router, worker, at) =
-            (pending.number, pending.router, pending.worker.index(), pending.at);
-        let asked = &self.prepared.requests[number];
-        if !self.workers[worker].up {
-            return self.fail(now, request, Failure::Refused);
-        }
-        let mut tokens = std::mem::take(&mut pending.tokens);
-        if tokens.is_empty() {
-            prepared::write_tokens(asked, &mut tokens);
-        }
-        let mut known = KnownPrompt { names: &self.prepared.chains[number], elsewhere_tokens: 0 };
-        let mut root = prepared::root().start();
-        if let Some(&ideal) = self.ideal_tokens.get(number) {
-            // The rest of the prompt belongs to this request alone; the cache here adds nothing.
-            let ideal = ideal.min(tokens.len() as u32 - 1);
-            tokens.drain(..ideal as usize);
-            known = KnownPrompt { names: &[], elsewhere_tokens: ideal };
-            root = root.with(request);
-        }
-        let job = Job {
-            prompt: tokens,
-            root: crate::kv::Root::of_chain(root),
-            seed: asked.answer,
-            answer_tokens: asked.answer_tokens,
-            finish: Finish::Stop,
-        };
-        if let Some(job) = self.workers[worker].submit(request, at, job, known) {
-            if let Some(pending) = self.pending.get_mut(&request) {
-                pending.job = Some(job);
-            }
-            self.begin_step(now, worker);
-        } else {
-            self.refuse(now, request);
-            self.dispatch(router, now, Event::Declined { request: RequestId(request) });
-        }
-    }
-
     fn begin_step(&mut self, now: Instant, worker: usize) {
         if let Some(span) = self.workers[worker].begin_step() {
             let incarnation = self.workers[worker].incarnation;
             self.schedule(now + span, SimEvent::StepEnds { worker, incarnation });
         }
+        self.begin_fetches(now, worker);
     }
 
     fn end_step(&mut self, now: Instant, worker: usize) {
@@ -505,6 +476,10 @@ impl Simulation<'_> {
                 continue;
             }
             let request = self.workers[worker].request(output.job);
+            if self.ends_prefill_leg(request, worker) {
+                self.end_prefill_leg(now, request, output);
+                continue;
+            }
             if looks {
                 self.stream(now, request, output.index + 1);
             }
@@ -548,7 +523,11 @@ impl Simulation<'_> {
                 first_token: pending.first.unwrap_or(now).since(pending.at),
                 total: now.since(pending.at),
                 prompt_tokens,
-                cached_tokens,
+                // What was fetched was computed elsewhere.
+                cached_tokens: pending
+                    .leg
+                    .and_then(|it| it.held)
+                    .map_or(cached_tokens, |it| it.cached_tokens),
                 answer_tokens: asked.answer_tokens,
                 label: asked.label(),
             },
@@ -584,7 +563,7 @@ impl Simulation<'_> {
     /// An attempt failed before its first token: place the request again, or give it up.
     fn fail(&mut self, now: Instant, request: u64, failure: Failure) {
         let Some(pending) = self.pending.get(&request) else { return };
-        let (number, router, worker) = (pending.number, pending.router, pending.worker);
+        let (number, router, worker) = (pending.number, pending.router, pending.worker_now());
         if self.config.decider != Decider::Brain {
             return self.place_with_full_knowledge(now, request, number);
         }

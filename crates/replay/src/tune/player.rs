@@ -1,5 +1,6 @@
 //! Plays the runs that a search requests, several at a time and none twice, and keeps the results.
 
+use maitre_base::Role;
 use maitre_config as config;
 use maitre_policy::Name;
 use maitre_sim::lab::PreparedTrace;
@@ -69,12 +70,20 @@ impl Player<'_> {
 
     fn task<'a>(&'a self, trial: &Trial, study: &'a Study) -> Task<'a> {
         let prepared = self.grounds[trial.traffic].prepared;
-        Task { study, choice: StrategyChoice::Strategy(trial.name), prepared, speed: self.speed }
+        Task {
+            study,
+            choice: StrategyChoice::Strategy(trial.name),
+            split: study.config.settings.brain.split,
+            name: trial.name.to_string(),
+            prepared,
+            speed: self.speed,
+        }
     }
 
     fn study_of(&self, trial: &Trial) -> anyhow::Result<Study> {
         let mut study = self.study.clone();
         study.fleet = vec![self.profile; trial.workers as usize];
+        study.roles = vec![Role::Both; trial.workers as usize];
         study.seed = self.grounds[trial.traffic].seed;
         for Setting { key, value } in &trial.settings {
             config::set(&mut study.config, key, value).map_err(|it| anyhow::anyhow!("{key}: {it}"))?;

@@ -9,7 +9,7 @@ use maitre_index::feed::Action;
 
 use super::lossy::LossyFeed;
 use super::outcome::LoadSample;
-use super::script::ScriptAction;
+use super::script::{ScriptAction, WorkerGroup};
 use super::worker::{CacheEventBatch, SimWorker};
 use super::{PendingRequest, SimEvent, Simulation, TICK};
 
@@ -90,7 +90,9 @@ impl Simulation<'_> {
     pub(super) fn run_action(&mut self, now: Instant, number: usize) {
         let action = self.config.script.actions[number].1;
         match action {
-            ScriptAction::Join { profile, count } => (0..count).for_each(|_| self.join(now, profile)),
+            ScriptAction::Join(WorkerGroup { profile, role, count }) => {
+                (0..count).for_each(|_| self.join(now, profile, role));
+            }
             ScriptAction::Leave(worker) => {
                 self.workers[worker as usize].is_gone = true;
                 self.dispatch_to_all(now, Event::WorkerGone { worker: WorkerId(worker) });
@@ -122,7 +124,7 @@ impl Simulation<'_> {
         lost.sort_unstable();
         for request in lost {
             // It may have ended, or been cancelled and placed elsewhere.
-            let is_here = |it: &&PendingRequest| it.worker.index() == worker && it.job.is_some();
+            let is_here = |it: &&PendingRequest| it.worker_now().index() == worker && it.job.is_some();
             let Some(pending) = self.pending.get(&request).filter(is_here) else { continue };
             let (number, router, began) = (pending.number, pending.router, pending.first.is_some());
             if began {

@@ -129,7 +129,7 @@ impl DelayEstimate<'_> {
 impl Simulation<'_> {
     pub(super) fn place_with_full_knowledge(&mut self, now: Instant, request: u64, number: usize) {
         match self.best_worker(number) {
-            Some(worker) => self.placement(now, request, WorkerId(worker as u32), None),
+            Some(worker) => self.placement(now, request, (WorkerId(worker as u32), None), None),
             None => self.refuse(now, request),
         }
     }

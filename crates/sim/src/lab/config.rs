@@ -2,15 +2,19 @@
 
 use std::time::Duration;
 
-use maitre_base::Instant;
+use maitre_base::{Instant, Role};
 
 use super::script::Script;
+use crate::link::LinkModel;
 use crate::profile::Profile;
 
 #[derive(Clone, Debug)]
 pub struct LabConfig {
     /// One engine each. All use the block size of the prepared trace.
     pub fleet: Vec<Profile>,
+    /// The role of each worker of the fleet. Those not named do both.
+    pub roles: Vec<Role>,
+    pub link: LinkChange,
     pub brain: maitre_dispatch::BrainSettings,
     pub decider: Decider,
     pub knowledge: Knowledge,
@@ -37,6 +41,8 @@ impl LabConfig {
     pub fn new(fleet: Vec<Profile>, brain: maitre_dispatch::BrainSettings) -> LabConfig {
         LabConfig {
             fleet,
+            roles: Vec::new(),
+            link: LinkChange::default(),
             brain,
             decider: Decider::Brain,
             knowledge: Knowledge::Reported,
@@ -51,6 +57,24 @@ impl LabConfig {
             script: Script::default(),
             closed_loop: None,
             retries_max: 0,
+        }
+    }
+}
+
+/// What differs from the links of the workers' profiles.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct LinkChange {
+    pub floor: Option<Duration>,
+    pub bytes_per_second: Option<f64>,
+}
+
+impl LinkChange {
+    pub(super) fn of(self, profile: &Profile) -> LinkModel {
+        let usual = LinkModel::of(profile);
+        LinkModel {
+            floor: self.floor.unwrap_or(usual.floor),
+            bytes_per_second: self.bytes_per_second.unwrap_or(usual.bytes_per_second),
+            ..usual
         }
     }
 }

@@ -64,17 +64,19 @@ impl Simulation<'_> {
     /// The deadline fails the attempt, unless its first token has arrived.
     pub(super) fn on_deadline(&mut self, now: Instant, request: u64) {
         if self.pending.get(&request).is_some_and(|it| it.first.is_none()) {
-            self.cancel(request);
+            self.cancel(now, request);
             self.fail(now, request, Failure::Late);
         }
     }
 
-    /// Cancels the request at its worker.
-    pub(super) fn cancel(&mut self, request: u64) {
+    /// Cancels the request at the worker that has it.
+    pub(super) fn cancel(&mut self, now: Instant, request: u64) {
         let Some(pending) = self.pending.get_mut(&request) else { return };
         pending.attempt += 1;
+        let worker = pending.worker_now().index();
         if let Some(job) = pending.job.take() {
-            self.workers[pending.worker.index()].engine.abort(job);
+            self.workers[worker].engine.abort(job);
+            self.begin_fetches(now, worker);
         }
     }
 }

@@ -3,7 +3,7 @@
 //! One action per line, `#` begins a comment:
 //!
 //! ```text
-//! 60s   join 2xh200-8b     two more workers
+//! 60s   join 2xh200-8b     two more workers; `2xh200-8b@decode` gives them a role
 //! 90s   slow 3 2.5         worker 3 takes 2.5 times as long from here on; 1 restores it
 //! 2m    drain 0            no new requests there; `resume 0` ends it
 //! 150s  leave 1            the worker is removed; it finishes its requests
@@ -16,7 +16,7 @@
 use std::str::FromStr;
 use std::time::Duration;
 
-use maitre_base::Instant;
+use maitre_base::{Instant, Role};
 
 use crate::profile::{Profile, file};
 
@@ -28,7 +28,7 @@ pub struct Script {
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum ScriptAction {
-    Join { profile: Profile, count: u32 },
+    Join(WorkerGroup),
     Leave(u32),
     Drain(u32),
     Resume(u32),
@@ -36,6 +36,14 @@ pub(super) enum ScriptAction {
     Crash(u32),
     Start(u32),
     Restart(u32),
+}
+
+/// Workers of one kind.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct WorkerGroup {
+    pub profile: Profile,
+    pub role: Role,
+    pub count: u32,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -56,10 +64,15 @@ impl Script {
     /// Sets the cache size of all workers that join.
     pub fn set_cache(&mut self, set: impl Fn(Profile) -> Profile) {
         for (_, action) in &mut self.actions {
-            if let ScriptAction::Join { profile, .. } = action {
-                *profile = set(*profile);
+            if let ScriptAction::Join(group) = action {
+                group.profile = set(group.profile);
             }
         }
+    }
+
+    /// Whether workers of this role join.
+    pub fn joins(&self, role: Role) -> bool {
+        self.actions.iter().any(|it| matches!(it.1, ScriptAction::Join(group) if group.role == role))
     }
 
     /// Checks that every worker exists when an action names it.
@@ -67,8 +80,8 @@ impl Script {
         let mut workers = workers as u32;
         for (at, action) in &self.actions {
             let named = match *action {
-                ScriptAction::Join { count, .. } => {
-                    workers = workers.saturating_add(count);
+                ScriptAction::Join(group) => {
+                    workers = workers.saturating_add(group.count);
                     if workers > WORKERS_MAX {
                         return Err(format!("{workers} workers; at most {WORKERS_MAX} are allowed"));
                     }
@@ -114,10 +127,7 @@ fn parse_action(line: &str) -> Result<(Instant, ScriptAction), String> {
     let [at, rest @ ..] = &words[..] else { return Err("missing action".to_owned()) };
     let at = Instant::ZERO + time(at)?;
     let action = match rest {
-        ["join", fleet] => {
-            let (profile, count) = workers(fleet)?;
-            ScriptAction::Join { profile, count }
-        }
+        ["join", group] => ScriptAction::Join(workers(group)?),
         ["leave", worker] => ScriptAction::Leave(number(worker)?),
         ["drain", worker] => ScriptAction::Drain(number(worker)?),
         ["resume", worker] => ScriptAction::Resume(number(worker)?),
@@ -164,15 +174,25 @@ fn factor_of(text: &str) -> Result<f64, String> {
         .ok_or_else(|| format!("\"{text}\" is not a factor; write 0.01 to 1000"))
 }
 
-/// Workers of one kind: `h200-8b`, `4xh200-8b` or `4xprofile.toml`.
-pub fn workers(text: &str) -> Result<(Profile, u32), String> {
-    let count = text.split_once('x').and_then(|(count, name)| Some((count.parse::<u32>().ok()?, name)));
-    let (count, name) = count.unwrap_or((1, text));
+/// Workers of one kind: `h200-8b`, `4xh200-8b`, `4xprofile.toml` or `4xh200-8b@prefill`.
+pub fn workers(text: &str) -> Result<WorkerGroup, String> {
+    let (kind, role) = match text.rsplit_once('@') {
+        // The name of a file may contain the sign.
+        Some((kind, name)) if !name.contains(['.', '/']) => (kind, parse_role(name)?),
+        _ => (text, Role::Both),
+    };
+    let count = kind.split_once('x').and_then(|(count, name)| Some((count.parse::<u32>().ok()?, name)));
+    let (count, name) = count.unwrap_or((1, kind));
     let profile = file::find(name).map_err(|it| it.to_string())?;
     match count {
-        1..=WORKERS_MAX => Ok((profile, count)),
+        1..=WORKERS_MAX => Ok(WorkerGroup { profile, role, count }),
         _ => Err(format!("{count} workers; 1 to {WORKERS_MAX} are allowed")),
     }
+}
+
+fn parse_role(name: &str) -> Result<Role, String> {
+    let known = || Role::ALL.map(Role::name).join(", ");
+    name.parse().map_err(|()| format!("\"{name}\" is not a role; known: {}", known()))
 }
 
 #[cfg(test)]
@@ -182,10 +202,14 @@ mod tests {
 
     #[test]
     fn a_script_is_read_in_order_of_time() {
-        let script: Script = "2m drain 1 # soon\n\n500ms slow 0 2.5\n3 join 2xh200-8b".parse().unwrap();
+        let script: Script =
+            "2m drain 1 # soon\n\n500ms slow 0 2.5\n3 join 2xh200-8b@decode".parse().unwrap();
         let expected = [
             (Instant::from_millis(500), ScriptAction::Slow { worker: 0, factor: 2.5 }),
-            (Instant::from_millis(3_000), ScriptAction::Join { profile: H200_8B, count: 2 }),
+            (
+                Instant::from_millis(3_000),
+                ScriptAction::Join(WorkerGroup { profile: H200_8B, role: Role::Decode, count: 2 }),
+            ),
             (Instant::from_millis(120_000), ScriptAction::Drain(1)),
         ];
         assert_eq!(script.actions, expected);
@@ -201,6 +225,7 @@ mod tests {
             ("1s slow 1 0", "is not a factor"),
             ("1s join 3xabacus", "unknown profile \"abacus\"; known: h200-8b"),
             ("1s join 0xh200-8b", "0 workers"),
+            ("1s join h200-8b@cook", "\"cook\" is not a role; known: both, prefill, decode"),
         ] {
             let error = text.parse::<Script>().unwrap_err().to_string();
             assert!(error.contains(expected), "{text}: {error}");

@@ -3,14 +3,15 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use maitre_base::{EngineLoad, Instant, KvEvent, StoredBlocks, Tier, WorkerId};
+use maitre_base::{EngineLoad, Instant, KvEvent, Role, StoredBlocks, Tier, WorkerId};
 use maitre_dispatch::Event;
 
 use super::lossy::LossyFeed;
 use super::outcome::WorkerTotals;
 use super::prepared;
-use crate::engine::{self, Engine, Job, JobId, KnownPrompt, TokenOutput};
+use crate::engine::{self, Engine, Job, JobId, KnownPrompt, TokenOutput, Transfer};
 use crate::kv::Change;
+use crate::link::Link;
 use crate::profile::Profile;
 
 /// Cache changes kept between two steps: more than a step can make.
@@ -22,6 +23,9 @@ const NO_REQUEST: u64 = u64::MAX;
 pub(super) struct SimWorker {
     pub(super) engine: Engine,
     pub(super) profile: Profile,
+    pub(super) role: Role,
+    /// Over which KV comes from other workers.
+    pub(super) link: Link,
     /// How many times as long everything takes.
     pub(super) slowness: f64,
     pub(super) up: bool,
@@ -44,8 +48,16 @@ pub(super) struct SimWorker {
     pub(super) lossy: Option<LossyFeed>,
 }
 
+/// A job for the engine.
+pub(super) struct Submission<'a> {
+    pub(super) arrived: Instant,
+    pub(super) job: Job,
+    pub(super) known: KnownPrompt<'a>,
+    pub(super) transfer: Transfer,
+}
+
 impl SimWorker {
-    pub(super) fn new(profile: Profile, has_events: bool) -> SimWorker {
+    pub(super) fn new(profile: Profile, (role, link): (Role, Link), has_events: bool) -> SimWorker {
         let changes_max = if has_events { CHANGES_MAX } else { 0 };
         let config = engine::EngineConfig {
             changes_max,
@@ -55,6 +67,8 @@ impl SimWorker {
         SimWorker {
             engine: Engine::new(config),
             profile,
+            role,
+            link,
             slowness: 1.0,
             up: true,
             is_draining: false,
@@ -74,18 +88,13 @@ impl SimWorker {
     }
 
     pub(super) fn takes(&self) -> bool {
-        self.up && !self.is_draining && !self.is_gone
+        self.up && !self.is_draining && !self.is_gone && self.role != Role::Prefill
     }
 
     /// None if the engine rejects it.
-    pub(super) fn submit(
-        &mut self,
-        request: u64,
-        arrived: Instant,
-        job: Job,
-        known: KnownPrompt<'_>,
-    ) -> Option<JobId> {
-        let job = self.engine.submit_known(arrived, job, known).ok()?;
+    pub(super) fn submit(&mut self, request: u64, submission: Submission<'_>) -> Option<JobId> {
+        let Submission { arrived, job, known, transfer } = submission;
+        let job = self.engine.submit_transfer(arrived, job, known, transfer).ok()?;
         let slot = job.slot as usize;
         if slot >= self.jobs.len() {
             self.jobs.resize(slot + 1, NO_REQUEST);

@@ -1,0 +1,79 @@
+//! Fleets with roles: which prompts go to prefill workers, and how fast KV moves between workers.
+
+use std::time::Duration;
+
+use clap::parser::ValueSource;
+use clap::{Arg, ArgMatches};
+use maitre_base::Role;
+use maitre_policy::split::SplitRule;
+use maitre_sim::lab::LinkChange;
+
+use crate::study::{StrategyChoice, Study};
+
+pub(super) fn args() -> [Arg; 3] {
+    [
+        Arg::new("split")
+            .long("split")
+            .value_name("RULE,…")
+            .value_delimiter(',')
+            .value_parser(|text: &str| text.parse::<SplitRule>())
+            .help(
+                "Which prompts go to prefill workers: price, always, never, or a published rule: threshold-TOKENS, \
+                 isl-bounding, prefill-load-TOKENS, isl-or-load-TOKENS, unmatched-TOKENS [default: `split` of the \
+                 configuration]",
+            ),
+        Arg::new("kv-link-floor")
+            .long("kv-link-floor")
+            .value_name("DURATION")
+            .value_parser(maitre_config::duration)
+            .help("What every transfer of KV takes [default: 26ms]"),
+        Arg::new("kv-link-bandwidth")
+            .long("kv-link-bandwidth")
+            .value_name("GB/S")
+            .value_parser(parse_bandwidth)
+            .help("Gigabytes of KV a second that reach a worker [default: 17]"),
+    ]
+}
+
+/// Bytes a second from gigabytes.
+fn parse_bandwidth(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(gigabytes) if (0.001..=100_000.0).contains(&gigabytes) => Ok(gigabytes * 1e9),
+        _ => Err("write a number between 0.001 and 100000".to_owned()),
+    }
+}
+
+/// Sets the links, and returns the rules to compare.
+pub(super) fn read(matches: &ArgMatches, study: &mut Study) -> anyhow::Result<Vec<SplitRule>> {
+    let is_given = |flag: &&str| matches.value_source(flag) == Some(ValueSource::CommandLine);
+    if !study.has_prefill_workers()
+        && let Some(flag) = ["split", "kv-link-floor", "kv-link-bandwidth"].iter().find(|it| is_given(it))
+    {
+        anyhow::bail!("--{flag}: no worker prefills for others; write --workers 4@prefill,4@decode");
+    }
+    study.link = LinkChange {
+        floor: matches.get_one::<Duration>("kv-link-floor").copied(),
+        bytes_per_second: matches.get_one("kv-link-bandwidth").copied(),
+    };
+    let rules: Vec<SplitRule> = matches.get_many("split").unwrap_or_default().copied().collect();
+    Ok(if rules.is_empty() { vec![study.config.settings.brain.split] } else { rules })
+}
+
+/// The bounds place whole requests.
+pub(super) fn check(study: &Study, choices: &[StrategyChoice]) -> anyhow::Result<()> {
+    let bound = choices.iter().find(|it| !matches!(it, StrategyChoice::Strategy(_)));
+    match bound {
+        Some(bound) if study.has_prefill_workers() => {
+            anyhow::bail!("--strategy {bound}: it knows no roles; leave it out, or the prefill workers")
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Workers of one kind in a fleet, as text: the profile, and its role if it has one.
+pub(super) fn kind(profile: &str, role: Role) -> String {
+    match role {
+        Role::Both => profile.to_owned(),
+        role => format!("{profile}@{role}"),
+    }
+}
