@@ -91,7 +91,7 @@ pub(crate) struct Attempt {
     pub(crate) charged: Option<f64>,
     pub(crate) ticket: Ticket,
     /// The worker that prefills for this one, if another does.
-    pub(crate) prefill_leg: Option<PrefillLeg>,
+    pub(crate) prefill_leg: Option<Box<PrefillLeg>>,
 }
 
 /// A prompt at the worker that prefills it for another.
@@ -105,6 +105,10 @@ pub(crate) struct PrefillLeg {
     pub(crate) prediction: Option<Prediction>,
     /// Tokens that the decode worker fetches.
     pub(crate) fetches: Tokens,
+    /// Those before them on its link, once it can fetch them.
+    pub(crate) fetched_before: Tokens,
+    /// Whether they still count as promised to the decode worker.
+    pub(crate) is_fetching: bool,
     /// When it answered.
     pub(crate) answered: Option<Instant>,
 }

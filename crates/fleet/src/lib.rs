@@ -11,7 +11,7 @@ pub mod load;
 pub mod model;
 pub mod rates;
 mod staleness;
-mod transfers;
+pub mod transfers;
 pub mod worker;
 
 pub use fleet::{Fleet, HealthChange, WorkerSnapshot};

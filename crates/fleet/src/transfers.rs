@@ -1,6 +1,9 @@
 //! How long a decode worker takes to fetch a KV cache from the worker that prefilled it: a base time plus a time for each
 //! token that it lacks, learned from when first tokens came after the prefill worker's answer.
 //!
+//! A worker's link carries one cache after the other, so the tokens before ours count as well. Without them a link of
+//! 1 GB/s looks slow only once it is late by seconds, and gets twice what it can carry.
+//!
 //! One fit for the fleet. Links that differ from pair to pair are not told apart yet.
 
 use std::time::Duration;
@@ -16,6 +19,23 @@ const USUAL: LinearFit = LinearFit { base: 0.020, slope: 4.5e-6 };
 const USUAL_WEIGHT: f64 = 0.5;
 /// An ordinary prompt.
 const SPAN: f64 = 4_000.0;
+
+/// What a worker is to fetch, in tokens.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Fetches {
+    /// For all requests there that have no token yet.
+    pub promised: Tokens,
+    /// For those whose prompt is prefilled.
+    pub in_transit: Tokens,
+}
+
+/// How long a fetch would take, in seconds.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct TransferTime {
+    pub own: f64,
+    /// Until the link has carried all that was promised before.
+    pub queue: f64,
+}
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Transfers {
@@ -34,6 +54,11 @@ impl Transfers {
         self.fit.at(tokens.0 as f64)
     }
 
+    pub(crate) fn time(&self, fetches: Fetches, tokens: Tokens) -> TransferTime {
+        TransferTime { own: self.seconds(tokens), queue: self.fit.slope * fetches.promised.0 as f64 }
+    }
+
+    /// The tokens are those that came, and those before them on the same link.
     pub(crate) fn learn(&mut self, tokens: Tokens, took: Duration) {
         let tokens = tokens.0 as f64;
         self.seen.learn(MEMORY, tokens, tame(took.as_secs_f64(), self.fit.at(tokens)));
@@ -57,6 +82,14 @@ mod tests {
             let (learned, truth) = (transfers.seconds(Tokens(tokens)), truth(tokens));
             assert!((learned / truth - 1.0).abs() < 0.15, "{tokens} tokens: {learned}, in truth {truth}");
         }
+    }
+
+    #[test]
+    fn what_the_link_carries_before_counts() {
+        let fetches = Fetches { promised: Tokens(100_000), in_transit: Tokens::ZERO };
+        let time = Transfers::default().time(fetches, Tokens(8_000));
+        assert_eq!(time.own, USUAL.at(8_000.0));
+        assert_eq!(time.queue, USUAL.at(100_000.0) - USUAL.base);
     }
 
     #[test]

@@ -11,6 +11,7 @@ use crate::knee::KneeEstimator;
 use crate::load::LoadReport;
 use crate::model::{ModelId, Wanted};
 use crate::rates::Rates;
+use crate::transfers::Fetches;
 
 /// A worker's identity for rendezvous hashing, the same in every router. Also tells a worker from an earlier
 /// one with the same number.
@@ -44,6 +45,8 @@ pub struct Worker {
     pub began: Instant,
     /// All tokens ever prefilled there, for this router and, as far as they report, for others.
     pub prefilled: Tokens,
+    /// KV caches that other workers prefill for it.
+    pub fetches: Fetches,
     pub report: Option<LoadReport>,
     /// What was promised to it when it last reported: context and prefill.
     promised_then: (Tokens, Tokens),
@@ -75,6 +78,7 @@ impl Worker {
             promised_by_others: Backlog::default(),
             began: Instant::ZERO,
             prefilled: Tokens::ZERO,
+            fetches: Fetches::default(),
             report: None,
             promised_then: (Tokens::ZERO, Tokens::ZERO),
             foreign: [0; 2],

@@ -37,7 +37,7 @@ const BEHIND: f64 = 0.35;
 /// Cost of an evicted token, which is on average requested again several times.
 const PUSHED: f64 = 4.0;
 /// Weight of a second of running answers, those of others and our own.
-const OTHERS: f64 = 0.8;
+pub(crate) const OTHERS: f64 = 0.8;
 const ANSWER: f64 = 0.05;
 /// Loading a token's KV from a slower tier, relative to computing it: 128 KiB over PCIe take 5 to 10 µs, a
 /// token's prefill 15 to 100.

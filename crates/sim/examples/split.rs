@@ -1,7 +1,8 @@
 //! Rules for which prompts go to prefill workers, compared in virtual time: the table of `docs/prefill-decode.md`.
 //!
 //! `cargo run --release -p maitre-sim --example split -- 3` plays three seeds and prints one line per traffic, fleet and
-//! rule. Further arguments: only traffic whose name contains this, only such fleets, and how many runs at once.
+//! rule. Further arguments: only traffic whose name contains this, only such fleets, how many runs at once, and only this
+//! rule.
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a tool for a table in docs")]
 
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -18,8 +19,8 @@ use maitre_sim::trace::Trace;
 const TRAFFIC: [(&str, &str); 5] = [
     ("conversation", "chat:rate=6,turns=6,think=8,seconds=90"),
     ("agents", "agents:rate=1,steps=12,seconds=90"),
-    ("rag", "rag:qps=7,seconds=90"),
-    ("documents", "noreuse:prompt=12000,out=40,qps=5,seconds=90"),
+    ("rag", "rag:qps=5,seconds=90"),
+    ("documents", "noreuse:prompt=8000,out=40,qps=5,seconds=90"),
     ("stories", "noreuse:prompt=300,out=800,qps=24,seconds=90"),
 ];
 
@@ -95,6 +96,7 @@ fn main() {
     let seeds: u64 = args.next().map_or(1, |it| it.parse().unwrap());
     let [traffic, fleet] = [args.next(), args.next()].map(Option::unwrap_or_default);
     let jobs: usize = args.next().map_or(2, |it| it.parse().unwrap());
+    let rule = args.next();
     let is_asked = |name: &str, asked: &str| name.contains(asked);
     let traces: Vec<(&str, Vec<Trace>)> = (TRAFFIC.iter())
         .filter(|it| is_asked(it.0, &traffic))
@@ -104,8 +106,12 @@ fn main() {
     let mut tasks = Vec::new();
     for (name, traces) in &traces {
         for (number, it) in FLEETS.iter().enumerate().filter(|(_, it)| is_asked(it.0, &fleet)) {
-            let rules = if it.1[0] == 0 { &["never"][..] } else { &RULES[..] };
-            tasks.extend(rules.iter().map(|rule| (*name, traces, number, *rule)));
+            let rules = match &rule {
+                _ if it.1[0] == 0 => vec!["never"],
+                Some(rule) => vec![rule.as_str()],
+                None => RULES.to_vec(),
+            };
+            tasks.extend(rules.into_iter().map(|rule| (*name, traces, number, rule)));
         }
     }
     let next = AtomicUsize::new(0);

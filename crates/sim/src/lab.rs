@@ -340,7 +340,8 @@ impl Simulation<'_> {
             let all = [it.promised.work.prefill, it.promised.work.decode, it.promised.work.context];
             let told =
                 it.promised_by_others.work.requests > 0 || it.promised_by_others.work.context > Tokens::ZERO;
-            told || it.promised.work.requests > 0 || all.iter().any(|&it| it > Tokens::ZERO)
+            let fetches = it.fetches.promised > Tokens::ZERO || it.fetches.in_transit > Tokens::ZERO;
+            told || fetches || it.promised.work.requests > 0 || all.iter().any(|&it| it > Tokens::ZERO)
         };
         let keeps = |it: &Brain| it.open() == 0 && !it.fleet().workers().any(owes);
         self.is_over() && self.routers.iter().all(keeps)

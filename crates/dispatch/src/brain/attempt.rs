@@ -16,7 +16,7 @@ use crate::observer::ring::End;
 use crate::observer::{Fact, Placed, Ticket};
 use crate::placer::split::{PrefillChoice, Split};
 use crate::placer::{Mode, Picked, Rules, WorkerChoice, World};
-use crate::request::{Attempt, PendingRequest, RequestState, StreamProgress};
+use crate::request::{Attempt, PendingRequest, PrefillLeg, RequestState, StreamProgress};
 use crate::reservations::{Reservation, Reservations};
 
 /// How long a request waits at least for a worker that takes no request: it may be stuck. It waits three times as long as
@@ -216,7 +216,7 @@ impl Parts {
         if is_long_prefill {
             self.scheduler.long_prefills_mut().begin(worker, request.class);
         }
-        let prefill_leg = split.map(|it| self.begin_prefill_leg(now, request, &it));
+        let prefill_leg = split.map(|it| Box::new(self.begin_prefill_leg(now, request, &it)));
         request.waited = request.waited_by(now);
         request.state = RequestState::Placed(Attempt {
             worker,
@@ -329,6 +329,7 @@ impl Parts {
         let RequestState::Placed(attempt) = &mut request.state else { return false };
         self.fleet.prefilled(now, worker, &mut attempt.promise);
         self.scheduler.prefill_ended(class, attempt);
+        self.end_fetch(attempt);
         if let (Some(prompt), Some(prediction)) = (&request.prompt, &attempt.prediction) {
             self.cache.prefilled(now, worker, prompt, prediction);
             if let Some(sent) = &mut self.placer.sent {
@@ -344,9 +345,10 @@ impl Parts {
             attempt.first_token = Some((now, requests));
             attempt.progress = Some(StreamProgress { at: now, pieces: 1, requests, prefilled });
             let took = now.since(attempt.placed_at);
-            match attempt.prefill_leg.as_ref().and_then(|it| Some((it.fetches, it.answered?))) {
+            let fetched = |it: &PrefillLeg| Some((it.fetched_before + it.fetches, it.answered?));
+            match attempt.prefill_leg.as_deref().and_then(fetched) {
                 None => self.fleet.learn_first_token(now, worker, attempt.prefill_ahead, took),
-                Some((fetches, answered)) => self.learn_transfer(worker, fetches, now.since(answered)),
+                Some((tokens, answered)) => self.learn_transfer(worker, tokens, now.since(answered)),
             }
             self.observer.on(Fact::FirstToken { ticket: attempt.ticket, worker, took });
         }

@@ -35,6 +35,8 @@ impl Parts {
     ) -> PrefillLeg {
         let leg = split.prefill;
         self.fleet.promise(now, leg.worker, leg.promise);
+        let decodes = self.placer.survey().snapshots[split.place].worker;
+        self.fleet.promise_fetch(decodes, split.fetches);
         self.observer.on(Fact::PromiseChanged { worker: leg.worker });
         if let Some(prompt) = &request.prompt {
             self.observer.on(Fact::PromptPlaced { worker: leg.key, prompt });
@@ -46,12 +48,15 @@ impl Parts {
             prefill_ahead: leg.ahead.saturating_add(leg.promise.prefill.0),
             prediction: request.prompt.as_ref().map(|it| self.cache.placed(now, leg.worker, it)),
             fetches: split.fetches,
+            fetched_before: Tokens::ZERO,
+            is_fetching: true,
             answered: None,
         }
     }
 
     /// The request leaves its workers. Ends the prefill leg if it is under way.
     pub(super) fn end_prefill_leg(&mut self, request: &PendingRequest, attempt: &mut Attempt) {
+        self.end_fetch(attempt);
         let Some(leg) = attempt.prefill_leg.as_ref().filter(|it| it.answered.is_none()) else { return };
         if let (Some(prompt), Some(prediction)) = (&request.prompt, &leg.prediction) {
             self.cache.failed(leg.worker, prompt, prediction);
@@ -60,11 +65,19 @@ impl Parts {
         self.promise_changed(leg.worker);
     }
 
+    /// The decode worker has its KV cache, or will never fetch it.
+    pub(super) fn end_fetch(&mut self, attempt: &mut Attempt) {
+        if let Some(leg) = attempt.prefill_leg.as_mut().filter(|it| it.is_fetching) {
+            leg.is_fetching = false;
+            self.fleet.end_fetch(attempt.worker, leg.fetches, leg.answered.is_some());
+        }
+    }
+
     /// The first token came so long after the prefill worker's answer.
-    pub(super) fn learn_transfer(&mut self, worker: WorkerId, fetches: Tokens, took: Duration) {
+    pub(super) fn learn_transfer(&mut self, worker: WorkerId, tokens: Tokens, took: Duration) {
         // A step of its own is part of every first token.
         let floor = self.fleet.worker(worker).map_or(0.0, |it| it.rates.prefill.base);
-        self.fleet.learn_transfer(fetches, took.saturating_sub(Duration::from_secs_f64(floor)));
+        self.fleet.learn_transfer(tokens, took.saturating_sub(Duration::from_secs_f64(floor)));
     }
 }
 
@@ -88,6 +101,7 @@ impl Brain {
         attempt.placed_at = now;
         let Some(leg) = &mut attempt.prefill_leg else { return };
         leg.answered = Some(now);
+        leg.fetched_before = parts.fleet.begin_fetch(attempt.worker, leg.fetches);
         parts.fleet.prefilled(now, worker, &mut leg.promise);
         parts.fleet.release(worker, leg.promise);
         parts.fleet.learn_first_token(now, worker, leg.prefill_ahead, now.since(leg.placed_at));

@@ -2,7 +2,8 @@
 
 use maitre_base::{Promise, Tokens, WorkerId};
 use maitre_fleet::WorkerSnapshot;
-use maitre_policy::split::{Prospect, decode_price, lacks, prefill_price};
+use maitre_fleet::transfers::TransferTime;
+use maitre_policy::split::{Handover, Prospect, decode_price, lacks, prefill_price, whole_price};
 use maitre_policy::{Candidate, Pick, least_delay};
 
 use super::survey::{Beliefs, Opening, Survey};
@@ -83,18 +84,19 @@ impl PrefillSurvey {
         }
     }
 
-    /// The cheapest prefill worker, and the price of the prompt there.
-    fn cheapest(&self, query: &Query<'_>, beliefs: Beliefs<'_>) -> Option<(PrefillPick, f64)> {
+    /// The cheapest prefill worker, the price of the prompt there, and how long it takes.
+    fn cheapest(&self, query: &Query<'_>, beliefs: Beliefs<'_>) -> Option<(PrefillPick, f64, f64)> {
         let priced = self.snapshots.iter().enumerate().map(|(place, snapshot)| {
             let held = self.held.get(place).copied().unwrap_or_default();
             let candidate = super::survey::candidate(snapshot, held, beliefs.cache.holds(snapshot.worker));
-            (snapshot, held, prefill_price(query.ask, &candidate))
+            let seconds = least_delay::first_token(query.ask, &candidate);
+            (snapshot, held, prefill_price(query.ask, &candidate), seconds)
         });
-        let (snapshot, held, price) = priced.min_by(|one, other| one.2.total_cmp(&other.2))?;
+        let (snapshot, held, price, seconds) = priced.min_by(|one, other| one.2.total_cmp(&other.2))?;
         let prefill = query.ask.prefill - held.tokens;
         let promise = Promise { prefill, decode: Tokens(1), context: prefill, prefilled: false };
         let ahead = (snapshot.wait_seconds / snapshot.prefill.slope) as u64;
-        Some((PrefillPick { worker: snapshot.worker, key: snapshot.key, promise, ahead }, price))
+        Some((PrefillPick { worker: snapshot.worker, key: snapshot.key, promise, ahead }, price, seconds))
     }
 
     /// Which other worker could prefill the prompt at the least cost, and who would answer. A strategy that prices in seconds
@@ -106,11 +108,12 @@ impl PrefillSurvey {
         picked: Picked,
         is_priced: bool,
     ) -> Option<Split> {
-        let (prefill, prompt_price) = self.cheapest(query, beliefs)?;
-        let here = least_delay::price(query.ask, &survey.candidates[picked.pick.index]);
+        let (prefill, prompt_price, prefilled) = self.cheapest(query, beliefs)?;
+        let here = whole_price(query.ask, &survey.candidates[picked.pick.index]);
         let price = |candidate: &Candidate| {
-            let transfer = world.fleet.transfer_seconds(lacks(query.ask, candidate));
-            decode_price(query.ask, candidate, transfer)
+            let TransferTime { own, queue } =
+                world.fleet.transfer_time(candidate.worker, lacks(query.ask, candidate));
+            decode_price(query.ask, candidate, Handover { prefilled, transfer: own, queue })
         };
         let may_answer = |&(index, candidate): &(usize, &Candidate)| {
             let is_picked = index == picked.pick.index;

@@ -6,6 +6,7 @@ use maitre_base::{Instant, Role, Tokens, WorkerId};
 
 use super::{Fleet, WorkerSnapshot};
 use crate::model::Wanted;
+use crate::transfers::{Fetches, TransferTime};
 use crate::worker::Worker;
 
 impl Fleet {
@@ -38,12 +39,37 @@ impl Fleet {
         snapshots.extend(self.workers().filter(may).map(|it| self.snapshot(now, wanted, it)));
     }
 
-    /// How long it takes to fetch the KV cache of so many tokens, in seconds.
-    pub fn transfer_seconds(&self, tokens: Tokens) -> f64 {
-        self.transfers.seconds(tokens)
+    /// How long this worker would take to fetch the KV cache of so many tokens.
+    pub fn transfer_time(&self, worker: WorkerId, tokens: Tokens) -> TransferTime {
+        self.transfers.time(self.worker(worker).map_or_else(Fetches::default, |it| it.fetches), tokens)
     }
 
-    /// The KV cache of so many tokens was fetched.
+    /// This worker is to fetch so many tokens.
+    pub fn promise_fetch(&mut self, worker: WorkerId, tokens: Tokens) {
+        if let Some(it) = self.worker_mut(worker) {
+            it.fetches.promised += tokens;
+        }
+    }
+
+    /// It can fetch them now. Returns how many are before them on its link.
+    pub fn begin_fetch(&mut self, worker: WorkerId, tokens: Tokens) -> Tokens {
+        let Some(it) = self.worker_mut(worker) else { return Tokens::ZERO };
+        let before = it.fetches.in_transit;
+        it.fetches.in_transit = before + tokens;
+        before
+    }
+
+    /// It has fetched them, or never will. `begun`: they were in transit.
+    pub fn end_fetch(&mut self, worker: WorkerId, tokens: Tokens, begun: bool) {
+        if let Some(it) = self.worker_mut(worker) {
+            it.fetches.promised -= tokens;
+            if begun {
+                it.fetches.in_transit -= tokens;
+            }
+        }
+    }
+
+    /// The KV cache of so many tokens, with those before them on the same link, was fetched.
     pub fn learn_transfer(&mut self, tokens: Tokens, took: Duration) {
         self.transfers.learn(tokens, took);
     }

@@ -2,8 +2,7 @@
 
 use super::*;
 use maitre_base::Role;
-use maitre_policy::least_delay;
-use maitre_policy::split::SplitRule;
+use maitre_policy::split::{SplitRule, whole_price};
 use proptest::prelude::Strategy as _;
 
 /// The prefill worker, and the first decode worker.
@@ -184,7 +183,7 @@ fn the_record_has_both_prices() {
         assert!(prefill.elsewhere < prefill.here, "{prefill:?}");
     }
     let chosen = decision.chosen().unwrap();
-    assert_eq!(decision.prefill.unwrap().here, least_delay::price(&decision.ask, &chosen.candidate));
+    assert_eq!(decision.prefill.unwrap().here, whole_price(&decision.ask, &chosen.candidate));
 }
 
 #[derive(Clone, Copy, Debug)]
