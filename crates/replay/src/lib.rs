@@ -405,6 +405,53 @@ mod tests {
         assert_ne!(on["rows"][1]["ttft_mean_s"], off["rows"][1]["ttft_mean_s"], "nothing waited");
     }
 
+    /// The rules that were read, or why not.
+    fn rules(workers: &str, args: &[&str]) -> anyhow::Result<(Study, Vec<SplitRule>)> {
+        let words = ["replay", "--trace", TRAFFIC, "--profile", "a10g-8b"];
+        let matches = command().try_get_matches_from(words.iter().chain(args))?;
+        let mut study = Study::read(&matches, workers)?;
+        roles::check(&study, &choices(&matches, &study)?)?;
+        let rules = roles::read(&matches, &mut study)?;
+        Ok((study, rules))
+    }
+
+    #[test]
+    fn each_rule_has_a_row() {
+        let (study, rules) = rules("1@prefill,2@decode", &["--split", "price,threshold-512,never"]).unwrap();
+        let choice = StrategyChoice::Strategy(maitre_policy::Name::LeastDelay);
+        let report = report(&study, &play_all(&study, (&[choice], &rules), &[1.0], Some(1)));
+        let names: Vec<&Value> =
+            report["rows"].as_array().unwrap().iter().map(|it| &it["strategy"]).collect();
+        assert_eq!(
+            names,
+            ["least-delay, split price", "least-delay, split threshold-512", "least-delay, split never"]
+        );
+        let [price, threshold, never] =
+            [0, 1, 2].map(|it| report["rows"][it]["tpot_mean_s"].as_f64().unwrap());
+        assert!(price < never && threshold < never, "{price} {threshold} {never}");
+        let fleet = json!([
+            {"profile": "a10g-8b", "workers": 1, "role": "prefill"},
+            {"profile": "a10g-8b", "workers": 2, "role": "decode"}
+        ]);
+        assert_eq!(report["fleet"], fleet);
+    }
+
+    #[test]
+    fn roles_that_make_no_sense_are_refused() {
+        for (workers, args, expected) in [
+            ("2", &["--split", "always"][..], "--split: no worker prefills for others"),
+            ("2@decode", &["--kv-link-floor", "1ms"], "--kv-link-floor: no worker prefills for others"),
+            ("1@prefill,1@decode", &["--split", "sometimes"], "no rule is called"),
+            ("1@prefill,1@decode", &["--kv-link-bandwidth", "0"], "between 0.001 and 100000"),
+            ("1@prefill,1@decode", &["--strategy", "oracle"], "--strategy oracle: it knows no roles"),
+            ("2@prefill", &[], "no worker answers"),
+        ] {
+            let error = rules(workers, args).unwrap_err().to_string();
+            assert!(error.contains(expected), "{workers} {args:?}: {error}");
+        }
+        assert_eq!(rules("1@prefill,1@decode", &["--set", "split=always"]).unwrap().1, [SplitRule::Always]);
+    }
+
     #[test]
     fn a_check_plays_what_was_served() {
         let names = |args: &[&str]| {
