@@ -198,6 +198,8 @@ impl Brain {
     ) {
         self.parts.swap(scratch);
         self.step(now, event, effects);
+        // It is about this moment only.
+        self.parts.cache.forget_found();
         self.parts.swap(scratch);
     }
 

@@ -87,6 +87,11 @@ impl Cache {
         std::mem::swap(&mut self.found, found);
     }
 
+    /// The next look-up is a new one.
+    pub(crate) fn forget_found(&mut self) {
+        self.found.forget();
+    }
+
     /// Memory of both indexes.
     pub fn bytes(&self) -> usize {
         self.index.read(|it| it.tokens.bytes() + it.words.bytes())

@@ -182,10 +182,12 @@ pub enum Failure {
     NoSocket,
     /// The request's own deadline passed before its first token. Not the worker's fault.
     Late,
+    /// The worker could not fetch the KV cache that another has prefilled.
+    Handoff,
 }
 
 impl Failure {
-    pub const ALL: [Failure; 11] = [
+    pub const ALL: [Failure; 12] = [
         Failure::Refused,
         Failure::Unreachable,
         Failure::Handshake,
@@ -197,6 +199,7 @@ impl Failure {
         Failure::TimedOut,
         Failure::NoSocket,
         Failure::Late,
+        Failure::Handoff,
     ];
 
     pub const fn name(self) -> &'static str {
@@ -212,6 +215,7 @@ impl Failure {
             Failure::TimedOut => "timed-out",
             Failure::NoSocket => "no-socket",
             Failure::Late => "late",
+            Failure::Handoff => "handoff",
         }
     }
 
@@ -222,9 +226,12 @@ impl Failure {
             Failure::Unreachable => Some(Evidence::Silent),
             Failure::Broke => Some(Evidence::Broke),
             Failure::Failed | Failure::TimedOut => Some(Evidence::Failed),
-            Failure::Busy | Failure::Abandoned | Failure::Silenced | Failure::NoSocket | Failure::Late => {
-                None
-            }
+            Failure::Busy
+            | Failure::Abandoned
+            | Failure::Silenced
+            | Failure::NoSocket
+            | Failure::Late
+            | Failure::Handoff => None,
         }
     }
 

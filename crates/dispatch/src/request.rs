@@ -229,7 +229,8 @@ impl PendingRequest {
     /// Workers that later events of this request may still name.
     pub(crate) fn workers_named(&self) -> impl Iterator<Item = WorkerId> {
         let reserved = self.reservation().map(|it| it.worker);
-        let here = self.worker().into_iter().chain(reserved);
+        let prefills = self.attempt().and_then(|it| it.prefill_leg.as_ref()).map(|it| it.worker);
+        let here = self.worker().into_iter().chain(reserved).chain(prefills);
         here.chain(self.tried.iter().copied()).chain(self.recalled.iter().copied())
     }
 }

@@ -35,6 +35,8 @@ pub struct Worker {
     /// See `key`.
     pub key: u64,
     pub role: Role,
+    /// When another worker last could not fetch from it.
+    pub(crate) handoff_failed: Option<Instant>,
     pub models: Models,
     pub health: Health,
     /// By this router.
@@ -72,6 +74,7 @@ impl Worker {
             url: url.to_owned(),
             key: key(url),
             role: Role::Both,
+            handoff_failed: None,
             models: Models::Unknown,
             health: Health::default(),
             promised: Backlog::default(),

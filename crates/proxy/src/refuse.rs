@@ -246,6 +246,7 @@ fn failed(failure: Failure) -> &'static str {
         }
         Failure::NoSocket => "the router has no socket left to connect to a worker",
         Failure::Failed => "the worker failed before its response began",
+        Failure::Handoff => "the worker could not fetch the KV cache that another has prefilled",
         Failure::Busy => "the worker is full",
         Failure::TimedOut => "the worker's response did not begin in time",
         Failure::Late => "the worker's response did not begin before the request's deadline",

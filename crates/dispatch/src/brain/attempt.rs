@@ -443,7 +443,15 @@ impl Brain {
         let Some(request) = pending.get_mut(&id.0) else { return };
         let Some(attempt) = parts.release_placement(request) else { return };
         parts.attempt_ended(now, &attempt, AttemptOutcome::Failed, None);
-        request.tried.push(worker);
+        let handed_over_by = attempt.prefill_leg.as_ref().map(|it| it.worker);
+        match handed_over_by.filter(|_| failure == Failure::Handoff) {
+            // Either side may be at fault. The one that answers can still serve the request alone.
+            Some(prefill_worker) => {
+                parts.fleet.handoff_failed(now, prefill_worker);
+                request.tried.push(prefill_worker);
+            }
+            None => request.tried.push(worker),
+        }
         request.failure = Some(failure);
         request.failovers += u32::from(failure.was_sent());
         // The last attempt is a plain one: two workers can fail in more ways.

@@ -64,7 +64,8 @@ impl Parts {
             self.learn_pace(now, request.form, attempt, steps);
             let context = Context { now, settings: &self.settings.queue, fleet: &self.fleet };
             self.scheduler.settle_charge(context, ended, tokens);
-            self.fleet.learn_length(attempt.prefill, tokens);
+            let prefill = attempt.prefill_leg.as_ref().map_or(attempt.prefill, |it| it.fetches);
+            self.fleet.learn_length(prefill, tokens);
         }
         // Its blocks may have been reported after its first token.
         if let Some(prompt) = request.prompt.as_ref().filter(|_| attempt.is_counted) {

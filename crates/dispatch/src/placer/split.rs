@@ -126,6 +126,11 @@ impl PrefillSurvey {
             .map(|(index, it)| (index, it, price(it)))
             .min_by(|one, other| one.2.total_cmp(&other.2))?;
         let elsewhere = prompt_price + answer_price;
+        let fetch = world.fleet.transfer_time(candidate.worker, lacks(query.ask, candidate));
+        let first_token = prefilled + fetch.queue + fetch.own + candidate.pace.floor;
+        if query.deadline.is_some_and(|it| it.since(world.now).as_secs_f64() < first_token) {
+            return None;
+        }
         Some(Split {
             place: survey.shown[index],
             index,

@@ -71,7 +71,9 @@ fn awaiting_first_token(
     let mut workers: BTreeMap<WorkerId, Vec<AwaitingFirstToken>> = BTreeMap::new();
     for request in pending.values() {
         let Some(attempt) = request.attempt().filter(|it| !it.promise.prefilled) else { continue };
-        let may_be = !request.has_response && request.recalled.len() < RECALLED_MAX;
+        // What another worker prefilled would be lost.
+        let is_split = attempt.prefill_leg.is_some();
+        let may_be = !request.has_response && !is_split && request.recalled.len() < RECALLED_MAX;
         if request.class > class && may_be {
             workers.entry(attempt.worker).or_default().push(AwaitingFirstToken {
                 placed_at: attempt.placed_at,

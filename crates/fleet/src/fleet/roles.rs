@@ -9,7 +9,17 @@ use crate::model::Wanted;
 use crate::transfers::{Fetches, TransferTime};
 use crate::worker::Worker;
 
+/// How long a worker prefills for nobody after another could not fetch from it. Chosen: a failed transfer can take as long.
+const HANDOFF_PAUSE: Duration = Duration::from_secs(10);
+
 impl Fleet {
+    /// Another worker could not fetch what this one has prefilled.
+    pub fn handoff_failed(&mut self, now: Instant, worker: WorkerId) {
+        if let Some(it) = self.worker_mut(worker) {
+            it.handoff_failed = Some(now);
+        }
+    }
+
     pub fn set_role(&mut self, worker: WorkerId, role: Role) {
         if let Some(it) = self.worker_mut(worker) {
             it.role = role;
@@ -34,7 +44,9 @@ impl Fleet {
         tried: &[WorkerId],
         snapshots: &mut Vec<WorkerSnapshot>,
     ) {
-        let may = |it: &&Worker| it.is_ready() && it.prefills(wanted) && !tried.contains(&it.id);
+        let is_trusted = |it: &Worker| it.handoff_failed.is_none_or(|at| now.since(at) >= HANDOFF_PAUSE);
+        let may =
+            |it: &&Worker| it.is_ready() && it.prefills(wanted) && is_trusted(it) && !tried.contains(&it.id);
         snapshots.clear();
         snapshots.extend(self.workers().filter(may).map(|it| self.snapshot(now, wanted, it)));
     }

@@ -94,6 +94,8 @@ async fn attempt(
         biased;
         outcome = legs(lane, request, link.clone(), placement) => outcome,
         ended = interrupted(brain, &link, Some(placement.request), sent.outs) => Err(match ended {
+            // It has perhaps not got the request yet.
+            None if placement.prefill.is_some() => NoResponse::Failed(Failure::Abandoned),
             None => NoResponse::Failed(sent.failure(lane, &link)),
             Some(waiter) => NoResponse::Recalled(waiter),
         }),
@@ -141,6 +143,9 @@ async fn legs(
     }
     let outbound = Outbound { arrived, rewrite, leg: Leg::Decode(&answer) };
     let started = exchange(&lane.upstreams, outbound, link, placement, upstream).await?;
+    if judge(started.head.status) == Some(Failure::Failed) {
+        return Err(NoResponse::Failed(Failure::Handoff));
+    }
     let started = until_content(lane, arrived, started).await?;
     splits.transfer.observe(clock.now().since(answered).as_secs_f64());
     Ok(started)

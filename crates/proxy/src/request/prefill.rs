@@ -107,14 +107,17 @@ pub(super) async fn until_content(
     }
     let mut held = BytesMut::from(started.first.take().unwrap_or_default());
     let mut events = FirstEvents::new(route);
-    let limit = lane.upstreams.settings.load().timeouts.first_token;
+    let now = lane.upstreams.clock.now();
+    let timeouts = lane.upstreams.settings.load().timeouts;
+    let left = timeouts.first_token.min(timeouts.total.saturating_sub(now.since(arrived.at)));
+    let due = started.placement.deadline.map(|it| it.since(now)).filter(|&it| it < left);
     let read = async {
         loop {
             match events.read(&held) {
                 StreamStart::Content => return Ok(()),
                 StreamStart::Failed => {
-                    started.link.failed("a stream that failed before its first token");
-                    return Err(Failure::Failed);
+                    started.link.failed("it could not fetch the KV cache from the worker that prefilled");
+                    return Err(Failure::Handoff);
                 }
                 StreamStart::Announced => {}
             }
@@ -126,7 +129,8 @@ pub(super) async fn until_content(
             }
         }
     };
-    timeout(limit, read).await.map_err(|_| Failure::TimedOut)??;
+    let late = if due.is_some() { Failure::Late } else { Failure::TimedOut };
+    timeout(due.unwrap_or(left), read).await.map_err(|_| late)??;
     started.first = Some(held.freeze());
     Ok(started)
 }

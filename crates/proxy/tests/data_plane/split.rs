@@ -138,9 +138,14 @@ async fn a_prefill_worker_that_fails_is_not_noticed() {
 #[tokio::test]
 async fn a_transfer_that_fails_is_not_noticed() {
     for stream in [true, false] {
-        let fixture = fleet(1, 2).await;
+        let fixture = fleet(1, 1).await;
         fixture.engines[0].handle().inject(Injection::always(Fault::SilentSideChannel));
-        check_right(&fixture, 1, stream).await;
+        for number in 0..4 {
+            check_right(&fixture, number, stream).await;
+        }
+        let page = fixture.router.metrics();
+        let failed = metric(&page, r#"maitre_attempts_failed_total{failure="handoff"}"#);
+        assert_eq!(failed, 1.0, "the prefill worker is left alone for a while");
         fixture.until_nothing_is_open().await;
     }
 }

@@ -112,6 +112,35 @@ fn the_last_attempt_is_a_plain_one() {
 }
 
 #[test]
+fn a_failed_handoff_is_served_whole_where_it_is_answered() {
+    let mut harness = busy(fleet(1, 1), 40);
+    assert_eq!(prefilled_by(&mut harness, long(1)), Some(P));
+    harness.on(Event::Prefilled { request: RequestId(1), worker: P });
+    let second = placement(&harness.fail_attempt(1, Failure::Handoff));
+    assert_eq!((second.worker, second.prefill), (D, None));
+    assert_eq!(prefilled_by(&mut harness, long(2)), None, "not again at once");
+    harness.now = harness.now + Duration::from_secs(11);
+    assert_eq!(prefilled_by(&mut harness, long(3)), Some(P));
+}
+
+#[test]
+fn a_deadline_that_only_the_decode_worker_meets_is_kept() {
+    let mut harness = busy(fleet(1, 1), 40);
+    (100..110).for_each(|it| drop(harness.on(Event::Arrived(long(it)))));
+    harness.brain.parts.settings.queue.enabled = true;
+    let soon = harness.now + Duration::from_millis(1_300);
+    assert_eq!(prefilled_by(&mut harness, Arrival { deadline: Some(soon), ..long(1) }), None);
+}
+
+#[test]
+fn a_worker_id_is_not_reused_while_an_answer_may_name_it() {
+    let mut harness = busy(fleet(1, 1), 40);
+    harness.on(Event::Arrived(long(1)));
+    harness.on(Event::Prefilled { request: RequestId(1), worker: P });
+    assert!(harness.brain.pending[&1].workers_named().any(|it| it == P));
+}
+
+#[test]
 fn a_failed_answer_is_prefilled_anew() {
     let mut harness = busy(fleet(1, 2), 40);
     let first = placement(&harness.on(Event::Arrived(long(1))));
