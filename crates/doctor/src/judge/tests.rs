@@ -119,7 +119,7 @@ fn a_role_needs_its_counterpart() {
 fn a_healthy_fleet_has_no_finding_and_a_line_for_each_check() {
     check(|_| {}, &[]);
     let report = judge(&fleet());
-    assert_eq!(report.checks.len(), 15);
+    assert_eq!(report.checks.len(), 16);
     assert!(report.checks.iter().all(|it| !it.said.is_empty()), "{:#?}", report.checks);
     // An unexamined worker is not healthy, but has no fault either.
     check(
