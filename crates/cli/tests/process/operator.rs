@@ -33,6 +33,8 @@ impl Ran {
 pub(crate) async fn maitre(args: &[&str], key: &str, input: &str) -> Ran {
     let mut command = Command::new(env!("CARGO_BIN_EXE_maitre"));
     command.args(args).env_clear().env("MAITRE_ADMIN_KEY", key);
+    // A killed router may have left its key among the temporary files, for a port that is now used again.
+    command.env("TMPDIR", concat!(env!("CARGO_TARGET_TMPDIR"), "/without-keys"));
     let input = input.to_owned();
     let run = move || {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
