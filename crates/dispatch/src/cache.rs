@@ -238,10 +238,8 @@ impl Cache {
         let CacheQuery { prompt, tokens: prompt_tokens, snapshots } = question;
         held.clear();
         held.extend(snapshots.iter().map(|snapshot| {
-            let size = match prompt.unit {
-                Unit::Tokens => self.block(snapshot.worker),
-                Unit::Words => BLOCK_WORDS,
-            };
+            let known = self.known.get(snapshot.worker.index());
+            let size = known.map_or(BLOCK_TOKENS, |it| it.cache.block_in(prompt.unit));
             in_tokens(prompt, prompt_tokens, size, self.found.of(snapshot.worker, size))
         }));
     }

@@ -13,7 +13,7 @@ use std::collections::hash_map;
 use std::time::Duration;
 
 use maitre_base::hash::NumberMap;
-use maitre_base::{ClassId, Instant, RequestId, Role, TenantId, WorkerId};
+use maitre_base::{ClassId, Instant, RequestId, TenantId, WorkerId};
 use maitre_fleet::rates::Rates;
 use maitre_fleet::{Fleet, Wanted, Worker};
 use maitre_queue::wait_queue::{QueueEntry, Waiting};
@@ -197,7 +197,7 @@ impl Scheduler {
     /// and one busy one. A request that such a one cannot serve, no other worker with the same list can serve.
     pub(crate) fn workers_with_room(&self, context: Context<'_>) -> Vec<WorkerId> {
         let mut found: Vec<&Worker> = Vec::new();
-        for worker in context.fleet.workers().filter(|it| it.role != Role::Prefill) {
+        for worker in context.fleet.workers().filter(|it| it.answers()) {
             let is_wanted = !self.reservations.is_clear(worker.id);
             let is_new =
                 || !found.iter().any(|it| it.models == worker.models && it.is_idle() == worker.is_idle());
@@ -478,8 +478,7 @@ impl Scheduler {
 
 /// Healthy workers of this pool.
 fn workers_of(id: PoolId, fleet: &Fleet) -> u32 {
-    let answers = |it: &Worker| it.is_fit() && it.role != Role::Prefill;
-    let is_here = |it: &&Worker| answers(it) && PoolId::of(fleet.base_of(it.id)) == id;
+    let is_here = |it: &&Worker| it.is_fit() && it.answers() && PoolId::of(fleet.base_of(it.id)) == id;
     fleet.workers().filter(is_here).count() as u32
 }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use maitre_base::hash::{self, NumberMap};
 use maitre_base::{
-    AdapterSlot, EngineLoad, FreshLoad, Instant, Knee, KvRoom, Promise, PromisedWork, Role, Tokens, WorkerId,
+    AdapterSlot, EngineLoad, FreshLoad, Instant, Knee, KvRoom, Promise, PromisedWork, Tokens, WorkerId,
 };
 
 use crate::backlog::Backlog;
@@ -145,7 +145,7 @@ impl Fleet {
         if let Some(left) = &left {
             self.vacant.insert(worker, now);
             self.keep_promises(left);
-            self.prefill_workers -= usize::from(left.role == Role::Prefill);
+            self.prefill_workers -= usize::from(!left.answers());
         }
         left.is_some()
     }
@@ -231,7 +231,7 @@ impl Fleet {
 
     /// Whether any worker has listed its models; before that no name is unknown.
     pub fn has_lists(&self) -> bool {
-        self.workers().any(|it| it.models != Models::Unknown)
+        self.workers().any(|it| it.answers() && it.models != Models::Unknown)
     }
 
     pub fn anyone_serves(&self, wanted: Wanted) -> bool {
@@ -240,7 +240,8 @@ impl Fleet {
 
     /// Whether all workers that list models list the same: then a request need not name one.
     pub fn all_alike(&self) -> bool {
-        let mut lists = self.workers().filter(|it| it.models != Models::Unknown).map(|it| &it.models);
+        let listing = self.workers().filter(|it| it.answers() && it.models != Models::Unknown);
+        let mut lists = listing.map(|it| &it.models);
         let first = lists.next();
         lists.all(|it| Some(it) == first)
     }

@@ -95,14 +95,19 @@ impl Worker {
         }
     }
 
+    /// Whether it answers clients at all: not if it only prefills for others.
+    pub fn answers(&self) -> bool {
+        self.role != Role::Prefill
+    }
+
     /// Whether it answers requests for this.
     pub fn serves(&self, wanted: Wanted) -> bool {
-        self.role != Role::Prefill && self.has(wanted)
+        self.answers() && self.has(wanted)
     }
 
     /// Whether it prefills prompts of such requests for others.
     pub fn prefills(&self, wanted: Wanted) -> bool {
-        self.role == Role::Prefill && self.has(wanted)
+        !self.answers() && self.has(wanted)
     }
 
     fn has(&self, wanted: Wanted) -> bool {

@@ -29,7 +29,7 @@ impl Readiness {
             Readiness::Draining
         } else if router.is_joining() {
             Readiness::Joining
-        } else if brain.fleet().workers().any(Worker::is_ready) {
+        } else if brain.fleet().workers().any(|it: &Worker| it.is_ready() && it.answers()) {
             Readiness::Ready
         } else {
             Readiness::NoWorker

@@ -23,7 +23,7 @@ impl Fleet {
     pub fn set_role(&mut self, worker: WorkerId, role: Role) {
         if let Some(it) = self.worker_mut(worker) {
             it.role = role;
-            self.prefill_workers = self.workers().filter(|it| it.role == Role::Prefill).count();
+            self.prefill_workers = self.workers().filter(|it| !it.answers()).count();
         }
     }
 

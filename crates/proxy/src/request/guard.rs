@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use http::header::{HeaderMap, HeaderValue};
 use http::{Request, StatusCode};
-use maitre_base::{ClassId, Instant, RequestId, TenantId};
+use maitre_base::{ClassId, Instant, RequestId, TenantId, WorkerId};
 use maitre_dialect::route::Route;
 use maitre_dialect::usage::Usage;
 use maitre_dispatch::{Arrival, Event, Failure, Placement, Refusal, reports_progress};
@@ -218,29 +218,22 @@ impl RequestGuard {
 
     /// Reports a failed attempt to the brain, and asks for another placement.
     pub(super) fn attempt_failed(&mut self, failure: Failure) -> Decision {
-        let state = &self.lane.state;
-        state.metrics.failed(failure);
-        if let Some(trace) = &mut self.trace {
-            trace.failed(state.clock.now(), failure);
-        }
-        let Some((placement, link)) = self.scheduled.as_ref().and_then(|it| it.placed.as_ref()) else {
-            return Decision::Nothing;
-        };
-        if let Some(link) = link {
-            link.tally.failures.fetch_add(1, Ordering::Relaxed);
-        }
-        state.brain.on(Event::Failed { request: self.number, worker: placement.worker, failure })
+        self.failed_at(failure, |it| Some(it.worker))
     }
 
     /// The same for the worker that prefills for the one of the placement.
     pub(super) fn prefill_failed(&mut self, failure: Failure) -> Decision {
+        self.failed_at(failure, |it| it.prefill)
+    }
+
+    fn failed_at(&mut self, failure: Failure, at: fn(&Placement) -> Option<WorkerId>) -> Decision {
         let state = &self.lane.state;
         state.metrics.failed(failure);
         if let Some(trace) = &mut self.trace {
             trace.failed(state.clock.now(), failure);
         }
-        let placement = self.scheduled.as_ref().and_then(Scheduled::placement);
-        let Some(worker) = placement.and_then(|it| it.prefill) else { return Decision::Nothing };
+        let placed = self.scheduled.as_ref().and_then(|it| it.placed.as_ref());
+        let Some(worker) = placed.and_then(|it| at(&it.0)) else { return Decision::Nothing };
         if let Some(link) = state.brain.link(worker) {
             link.tally.failures.fetch_add(1, Ordering::Relaxed);
         }

@@ -165,6 +165,16 @@ async fn a_decode_worker_that_fails_is_replaced_without_reusing_the_handoff() {
 }
 
 #[tokio::test]
+async fn with_prefill_workers_alone_the_router_is_not_ready() {
+    let fixture = fleet(1, 0).await;
+    let answer = fixture.client().await.post("/v1/chat/completions", chat(1, false)).await;
+    assert_eq!((answer.status.as_u16(), &answer.json()["error"]["code"]), (503, &"no_worker".into()));
+    let mut admin = crate::fixture::Client::connect(fixture.router.admin()).await;
+    let ready = admin.ask(crate::fixture::get("/readyz")).await.unwrap();
+    assert_eq!((ready.status.as_u16(), ready.text().as_str()), (503, "no worker is ready\n"));
+}
+
+#[tokio::test]
 async fn what_cannot_be_split_is_answered_whole() {
     let fixture = fleet(1, 1).await;
     let body = chat(1, false).replacen('{', r#"{"prompt_logprobs":1,"#, 1);
