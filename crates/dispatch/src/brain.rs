@@ -37,6 +37,7 @@ mod learn;
 mod models;
 mod peer_updates;
 mod plan;
+mod pull;
 mod queue;
 pub mod reconfigure;
 mod split;
@@ -218,6 +219,7 @@ impl Brain {
                 self.parts.fleet.set_role(worker, role);
                 self.parts.scheduler.fleet_changed = true;
             }
+            Event::WorkerPulls { worker, pulls } => self.parts.fleet.set_pulls(worker, pulls),
             Event::WorkerDrained { worker, draining } => {
                 self.parts.fleet.drain(worker, draining);
                 self.parts.scheduler.fleet_changed = true;
@@ -279,6 +281,7 @@ impl Brain {
             | Event::WorkerJoined { .. }
             | Event::WorkerGone { .. }
             | Event::WorkerWeighed { .. }
+            | Event::WorkerPulls { .. }
             | Event::ResponseBegun { .. }
             | Event::Streamed { .. }
             | Event::CacheChanged { .. }

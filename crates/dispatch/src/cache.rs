@@ -338,6 +338,15 @@ pub(crate) fn blocks_in_tokens(prompt: &PromptChain, prompt_tokens: Tokens, bloc
     in_tokens(prompt, prompt_tokens, prompt.block, Holding { blocks, lower: 0 }).tokens
 }
 
+/// How many whole leading blocks of the prompt's own size have so many tokens.
+pub(crate) fn tokens_in_blocks(prompt: &PromptChain, prompt_tokens: Tokens, tokens: Tokens) -> usize {
+    let units = match prompt.unit {
+        Unit::Tokens => tokens.0,
+        Unit::Words => (tokens.0 as f64 / prompt_tokens.0.max(1) as f64 * prompt.units as f64) as u64,
+    };
+    (units / u64::from(prompt.block.max(1))) as usize
+}
+
 /// The part of the prompt's estimated tokens that these leading blocks of its words are believed to be.
 fn of_words(prompt: &PromptChain, prompt_tokens: Tokens, blocks: u32) -> Tokens {
     if blocks == 0 {

@@ -26,6 +26,11 @@ pub enum Event<'a> {
         worker: WorkerId,
         role: Role,
     },
+    /// Whether it can pull KV cache from others that can, and they from it.
+    WorkerPulls {
+        worker: WorkerId,
+        pulls: bool,
+    },
     WorkerDrained {
         worker: WorkerId,
         draining: bool,
@@ -153,7 +158,7 @@ pub struct Arrival<'a> {
     pub deadline: Option<Instant>,
     /// By its prefixes, where a strategy or a shadow uses caches.
     pub prompt: Option<&'a PromptChain>,
-    /// Whether one worker may prefill it and another answer.
+    /// Whether its KV cache may come from another worker, which prefills it or holds it.
     pub may_split: bool,
 }
 
@@ -182,7 +187,7 @@ pub enum Failure {
     NoSocket,
     /// The request's own deadline passed before its first token. Not the worker's fault.
     Late,
-    /// The worker could not fetch the KV cache that another has prefilled.
+    /// The worker could not fetch the KV cache that another has prefilled or holds.
     Handoff,
 }
 
@@ -281,6 +286,8 @@ pub struct Placement {
     pub worker: WorkerId,
     /// The worker that prefills the prompt first, if another does.
     pub prefill: Option<WorkerId>,
+    /// From where it pulls KV cache, if it does.
+    pub pull: Option<PullFrom>,
     pub why: Why,
     /// How many tokens of the prompt are believed to be cached there; none if that was not looked up.
     pub held: Option<Tokens>,
@@ -290,6 +297,14 @@ pub struct Placement {
     pub waited: Duration,
     /// When the first token is due, or the attempt is `Late`; none for responses in one piece.
     pub deadline: Option<Instant>,
+}
+
+/// A worker to pull KV cache from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PullFrom {
+    pub worker: WorkerId,
+    /// How long a first token may take; after that the attempt has failed with `Handoff`. Only for streams.
+    pub limit: Duration,
 }
 
 /// Why a request is refused.

@@ -6,12 +6,14 @@
 
 pub(crate) mod in_use;
 pub(crate) mod pins;
+pub(crate) mod pull;
 pub(crate) mod sent;
 pub mod split;
 pub(crate) mod strategies;
 pub(crate) mod survey;
 
 use maitre_base::{ClassId, Instant, Rng, Tokens, WorkerId};
+use maitre_fleet::pulls::PullWatch;
 use maitre_fleet::{Fleet, ModelId, Wanted, WorkerSnapshot};
 use maitre_policy::split::SplitRule;
 use maitre_policy::{Ask, Candidate, Name, Needs, Pick, Strategy, Why};
@@ -23,6 +25,7 @@ use crate::long_prefills::LongPrefills;
 use crate::reservations::{Reservation, Reservations};
 use in_use::InUse;
 use pins::EarlyPins;
+use pull::UnfinishedPrompts;
 use sent::Sent;
 use split::{PrefillSurvey, Split};
 use strategies::{Decider, Strategies};
@@ -39,8 +42,9 @@ pub(crate) struct Query<'a> {
     pub(crate) tried: &'a [WorkerId],
     /// When its first token is due.
     pub(crate) deadline: Option<Instant>,
-    /// Whether one worker may prefill it and another answer.
+    /// Whether its KV cache may come from another worker, which prefills it or holds it.
     pub(crate) may_split: bool,
+    pub(crate) watch: PullWatch,
     /// Its own claim, which does not count against it.
     pub(crate) reservation: Option<&'a Reservation>,
 }
@@ -168,6 +172,7 @@ pub(crate) struct Placer {
     /// Only while a strategy asks for it.
     pub(crate) in_use: Option<InUse>,
     pub(crate) sent: Option<Sent>,
+    pub(crate) unfinished: UnfinishedPrompts,
     rng: Rng,
     /// The last survey. Kept, so that a choice allocates nothing per worker.
     survey: Survey,
@@ -197,6 +202,7 @@ impl Placer {
             early_pins: EarlyPins::default(),
             in_use: needs.in_use.then(InUse::default),
             sent: needs.sent.then(Sent::default),
+            unfinished: UnfinishedPrompts::default(),
             rng: Rng::new(seed),
             survey: Survey::default(),
             prefill: PrefillSurvey::default(),
@@ -279,7 +285,8 @@ impl Placer {
     /// strategy uses that. Returns whether there are any.
     fn look_up(&mut self, world: &mut World<'_>, query: &Query<'_>, mode: Mode) -> bool {
         self.survey.trial_prefill = TRIAL_PREFILL * world.fleet.mean_prefill();
-        let Survey { snapshots, held, held_usually, last_sent, .. } = &mut self.survey;
+        let Survey { snapshots, held, pulls, held_usually, last_sent, .. } = &mut self.survey;
+        pulls.clear();
         world.fleet.snapshots(world.now, query.wanted, query.tried, snapshots);
         if snapshots.is_empty() {
             return false;
@@ -310,6 +317,7 @@ impl Placer {
             }
             None => held.clear(),
         }
+        pulls.look((world, query), (snapshots, held), &self.unfinished);
         self.prefill.look(world, query, name.needs().cache);
         true
     }

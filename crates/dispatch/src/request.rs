@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use maitre_base::{ClassId, Instant, Promise, RequestId, TenantId, Tokens, WorkerId};
 use maitre_fleet::estimate::{Decodes, Size};
+use maitre_fleet::pulls::PullWatch;
 use maitre_fleet::{ModelId, Wanted};
 use maitre_policy::Ask;
 use maitre_queue as queue;
@@ -22,7 +23,7 @@ pub(crate) struct PendingRequest {
     pub(crate) size: Size,
     pub(crate) decodes: Decodes,
     pub(crate) form: Form,
-    /// Whether one worker may prefill it and another answer.
+    /// Whether its KV cache may come from another worker, which prefills it or holds it.
     pub(crate) may_split: bool,
     pub(crate) class: ClassId,
     pub(crate) tenant: TenantId,
@@ -92,6 +93,17 @@ pub(crate) struct Attempt {
     pub(crate) ticket: Ticket,
     /// The worker that prefills for this one, if another does.
     pub(crate) prefill_leg: Option<Box<PrefillLeg>>,
+    pub(crate) pull: Option<Pull>,
+}
+
+/// KV cache that a worker pulls from another.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pull {
+    pub(crate) source: WorkerId,
+    pub(crate) tokens: Tokens,
+    /// Those before them on the worker's link.
+    pub(crate) before: Tokens,
+    pub(crate) is_under_way: bool,
 }
 
 /// A prompt at the worker that prefills it for another.
@@ -167,6 +179,10 @@ impl PendingRequest {
             tried: &self.tried,
             deadline: self.deadline,
             may_split: self.may_split,
+            watch: match self.form {
+                Form::Stream => PullWatch::FirstToken,
+                Form::Whole => PullWatch::Nothing,
+            },
             reservation: self.reservation(),
         }
     }

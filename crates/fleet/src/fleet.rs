@@ -26,6 +26,7 @@ pub const MODELS_MAX: usize = 4_096;
 pub const WEIGHTS: RangeInclusive<f64> = 0.01..=100.0;
 
 mod peers;
+mod pulls;
 mod roles;
 
 pub use peers::ABSENT_WORKERS_MAX;
@@ -104,6 +105,9 @@ pub struct Fleet {
     transfers: Transfers,
     /// How many workers only prefill.
     prefill_workers: usize,
+    /// How long pulls take, and how many workers can pull.
+    pull_times: Transfers,
+    pulling_workers: usize,
     settings: health::HealthSettings,
 }
 
@@ -146,6 +150,7 @@ impl Fleet {
             self.vacant.insert(worker, now);
             self.keep_promises(left);
             self.prefill_workers -= usize::from(!left.answers());
+            self.pulling_workers -= usize::from(left.pulls.is_some());
         }
         left.is_some()
     }

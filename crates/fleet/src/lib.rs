@@ -9,6 +9,7 @@ pub mod health;
 pub mod knee;
 pub mod load;
 pub mod model;
+pub mod pulls;
 pub mod rates;
 mod staleness;
 pub mod transfers;

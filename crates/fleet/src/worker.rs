@@ -10,6 +10,7 @@ use crate::health::{Health, HealthState};
 use crate::knee::KneeEstimator;
 use crate::load::LoadReport;
 use crate::model::{ModelId, Wanted};
+use crate::pulls::Pulls;
 use crate::rates::Rates;
 use crate::transfers::Fetches;
 
@@ -37,6 +38,8 @@ pub struct Worker {
     pub role: Role,
     /// When another worker last could not fetch from it.
     pub(crate) handoff_failed: Option<Instant>,
+    /// None: it cannot pull KV cache from others.
+    pub(crate) pulls: Option<Pulls>,
     pub models: Models,
     pub health: Health,
     /// By this router.
@@ -47,7 +50,7 @@ pub struct Worker {
     pub began: Instant,
     /// All tokens ever prefilled there, for this router and, as far as they report, for others.
     pub prefilled: Tokens,
-    /// KV caches that other workers prefill for it.
+    /// KV caches that other workers prefill or hold for it.
     pub fetches: Fetches,
     pub report: Option<LoadReport>,
     /// What was promised to it when it last reported: context and prefill.
@@ -75,6 +78,7 @@ impl Worker {
             key: key(url),
             role: Role::Both,
             handoff_failed: None,
+            pulls: None,
             models: Models::Unknown,
             health: Health::default(),
             promised: Backlog::default(),

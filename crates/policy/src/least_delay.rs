@@ -8,6 +8,7 @@
 //!
 //! ```text
 //! price =             wait + floor + prefill     time to first token: promised prefill first, then ours
+//!       +             fetch                      until what another worker or a store holds of the prompt is here
 //!       + BEHIND ·    prefill · prefilling       delay of requests that queue behind us: as many as are ahead of us
 //!       + PUSHED ·    prefill · full             blocks evicted from a full cache, to be computed again
 //!       + OTHERS ·    prefill · √requests        pause of running answers during our prefill
@@ -27,10 +28,10 @@
 //! may pick the same worker. Where a signal is missing its term is the same for every worker, and least work
 //! remains.
 
-use maitre_base::{AdapterSlot, KvRoom, Rng, Tokens};
+use maitre_base::{AdapterSlot, KvRoom, PromisedWork, Rng, Tokens};
 
 use crate::choose::Equals;
-use crate::{Ask, Candidate, Pick, Why};
+use crate::{Ask, Candidate, Fetch, Pace, Pick, Why};
 
 /// Weight of a second before a later request's first token, relative to one before our own.
 const BEHIND: f64 = 0.35;
@@ -106,6 +107,8 @@ pub struct DelayTerms {
     pub floor: f64,
     /// Prefill of the uncached part.
     pub prefill: f64,
+    /// Fetching what is held elsewhere.
+    pub fetch: f64,
     /// Delay of later requests that queue behind this one.
     pub behind: f64,
     /// Recomputing what is evicted from a full cache.
@@ -123,16 +126,24 @@ pub struct DelayTerms {
 impl DelayTerms {
     pub fn sum(&self) -> f64 {
         let weighed = self.behind + self.pushed + self.others + self.answer;
-        (self.wait + self.floor + self.prefill) + weighed + self.room + self.adapter
+        (self.wait + self.floor + self.prefill + self.fetch) + weighed + self.room + self.adapter
     }
 }
 
-/// Seconds to the first token as the price sees it: the terms `wait`, `floor`, `prefill` and `adapter`.
+/// Whether fetching this costs less delay, to the request and to all others, than computing it there.
+pub fn pays(fetch: Fetch, pace: &Pace, promised: PromisedWork, requests: u32) -> bool {
+    let prefill = fetch.tokens.0 as f64 * pace.prefill_token;
+    let behind = BEHIND * f64::from(promised.prefilling);
+    fetch.seconds < prefill * (1.0 + behind + OTHERS * f64::from(requests).sqrt())
+}
+
+/// Seconds to the first token as the price sees it: the terms `wait`, `floor`, `prefill`, `fetch` and `adapter`.
 #[inline]
 pub fn first_token(ask: &Ask, candidate: &Candidate) -> f64 {
     let pace = &candidate.pace;
     let answer = || ask.decode.0 as f64 * (pace.step + pace.step_request * f64::from(candidate.requests));
-    candidate.wait_seconds + pace.floor + compute(ask, candidate).seconds + adapter(candidate, answer)
+    let Computed { seconds, fetch, .. } = compute(ask, candidate);
+    candidate.wait_seconds + pace.floor + seconds + fetch + adapter(candidate, answer)
 }
 
 /// The delay, in seconds, of placing the request there.
@@ -148,13 +159,14 @@ pub fn terms(ask: &Ask, candidate: &Candidate) -> DelayTerms {
     let steps = ask.decode.0 as f64;
     let step = pace.step + pace.step_request * requests;
 
-    let Computed { tokens, seconds: prefill } = compute(ask, candidate);
+    let Computed { tokens, seconds: prefill, fetch } = compute(ask, candidate);
     let answer = steps * step;
     let held = Hold { computed: tokens, answer: ask.decode, seconds: answer };
     DelayTerms {
         wait: candidate.wait_seconds,
         floor: pace.floor,
         prefill,
+        fetch,
         behind: BEHIND * (prefill * f64::from(candidate.promised.prefilling)),
         pushed: PUSHED * (prefill * candidate.room.map_or(0.0, |it| full(it, candidate.holds))),
         others: OTHERS * (requests.sqrt() * (prefill + steps * pace.step_request)),
@@ -164,19 +176,22 @@ pub fn terms(ask: &Ask, candidate: &Candidate) -> DelayTerms {
     }
 }
 
-/// The uncached part of the prompt, and the time to compute or load it.
+/// The uncached part of the prompt, the time to compute or load it, and the time to fetch what is fetched.
 struct Computed {
     tokens: Tokens,
     seconds: f64,
+    fetch: f64,
 }
 
 #[inline]
 fn compute(ask: &Ask, candidate: &Candidate) -> Computed {
     // The index may know more than this prompt has (a longer sibling); never count below zero.
     let below = candidate.held_below.0.min(ask.prefill.0.saturating_sub(candidate.held.0));
-    let computed = ask.prefill.0.saturating_sub(candidate.held.0 + below);
+    let uncached = ask.prefill.0.saturating_sub(candidate.held.0 + below);
+    let Fetch { tokens, seconds: fetch, .. } = candidate.fetch;
+    let computed = uncached.saturating_sub(tokens.0);
     let seconds = candidate.pace.prefill_token * (computed as f64 + LOAD * below as f64);
-    Computed { tokens: Tokens(computed + below), seconds }
+    Computed { tokens: Tokens(uncached + below), seconds, fetch }
 }
 
 /// The wait for the adapter, given the time of an answer.
@@ -219,6 +234,7 @@ fn room(room: KvRoom, held: Hold, requests: f64) -> f64 {
 mod tests {
     use super::*;
     use crate::strategy::tests::{PACE, fleet};
+    use maitre_base::WorkerId;
     use proptest::prelude::{prop_assert, proptest};
 
     /// Each row is `(requests, promised prefill, held)`; the prompt has 1,000 tokens and a short answer.
@@ -308,6 +324,34 @@ mod tests {
     }
 
     #[test]
+    fn an_idle_worker_that_fetches_beats_a_busy_holder() {
+        let fetch = |tokens, seconds| Fetch { tokens: Tokens(tokens), seconds, from: Some(WorkerId(0)) };
+        let picked = |it: Fetch| {
+            let mut candidates = fleet(&[(8, 1_500), (0, 0)]);
+            candidates[0].held = Tokens(9_000);
+            candidates[1].fetch = it;
+            let ask = Ask { prefill: Tokens(10_000), ..ask() };
+            pick(&ask, &candidates, &mut Vec::new(), &mut Rng::new(1)).unwrap().index
+        };
+        assert_eq!(picked(Fetch::default()), 0, "computing 9,000 tokens takes 0.9 s");
+        assert_eq!(picked(fetch(9_000, 0.05)), 1);
+        assert_eq!(picked(fetch(9_000, 2.0)), 0);
+    }
+
+    #[test]
+    fn a_fetch_pays_by_what_it_saves_this_request_and_others() {
+        let check = |seconds: f64, requests: u32, expected: bool| {
+            let fetch = Fetch { tokens: Tokens(1_000), seconds, from: None };
+            assert_eq!(pays(fetch, &PACE, PromisedWork::default(), requests), expected, "{seconds} s");
+        };
+        // 1,000 tokens take 0.1 s to compute.
+        check(0.09, 0, true);
+        check(0.11, 0, false);
+        check(0.11, 4, true);
+        check(0.9, 4, false);
+    }
+
+    #[test]
     fn a_full_cache_makes_newcomers_wait() {
         let ask = Ask { decode: Tokens(1_000), ..ask() };
         let mut candidates = fleet(&[(0, 0), (0, 1_000)]);
@@ -329,17 +373,18 @@ mod tests {
     }
 
     #[test]
-    fn the_terms_are_the_price_and_four_of_them_the_first_token() {
+    fn the_terms_are_the_price_and_five_of_them_the_first_token() {
         let mut candidates = fleet(&[(0, 0), (7, 3_000), (30, 90_000)]);
         candidates[1].room = Some(KvRoom { capacity: Tokens(10_000), pinned: Tokens(9_500) });
         (candidates[1].held, candidates[1].held_below, candidates[1].holds) =
             (Tokens(300), Tokens(200), Tokens(9_000));
+        candidates[2].fetch = Fetch { tokens: Tokens(600), seconds: 0.03, from: None };
         (candidates[2].adapter, candidates[2].share, candidates[2].promised.prefilling) =
             (AdapterSlot::Waits, 0.25, 3);
         for it in &candidates {
             let terms = terms(&ask(), it);
             assert!((terms.sum() / it.share - price(&ask(), it)).abs() < 1e-12, "{terms:?}");
-            let first = terms.wait + terms.floor + terms.prefill + terms.adapter;
+            let first = terms.wait + terms.floor + terms.prefill + terms.fetch + terms.adapter;
             assert!((first - first_token(&ask(), it)).abs() < 1e-12, "{terms:?}");
         }
     }

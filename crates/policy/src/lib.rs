@@ -61,6 +61,8 @@ pub struct Candidate {
     /// Leading tokens of this prompt that it has cached, and tokens after those in slower tiers.
     pub held: Tokens,
     pub held_below: Tokens,
+    /// What it fetches of the prompt, after those, if it gets the request.
+    pub fetch: Fetch,
     /// Everything it has cached.
     pub holds: Tokens,
     /// Leading tokens of this prompt that no other worker was sent since this one was, whether or not its cache still has
@@ -76,6 +78,15 @@ pub struct Candidate {
     pub room: Option<KvRoom>,
     pub reported: FreshLoad,
     pub adapter: AdapterSlot,
+}
+
+/// Tokens whose KV cache a worker fetches from elsewhere instead of computing it, and how long that takes.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Fetch {
+    pub tokens: Tokens,
+    pub seconds: f64,
+    /// The worker that holds it.
+    pub from: Option<WorkerId>,
 }
 
 /// How fast a worker is, in seconds: learned, or the expectation for an unknown worker.

@@ -18,7 +18,7 @@ use maitre_base::Tokens;
 pub use rule::{Prospect, PublishedRule, SplitRule};
 
 use crate::least_delay::{OTHERS, terms};
-use crate::{Ask, Candidate, Pace};
+use crate::{Ask, Candidate, Fetch, Pace};
 
 /// Weight of a second for which a running answer pauses, relative to one before our own first token. On twenty kinds of
 /// traffic and fleets, 1 gave 0.6 % shorter end-to-end times and 17 % longer first tokens; 0.2 was up to 9 % worse end to end
@@ -57,7 +57,7 @@ pub struct Handover {
 /// The delay of answering at this worker once its KV cache has come, and of fetching that.
 pub fn decode_price(ask: &Ask, candidate: &Candidate, handover: Handover) -> f64 {
     let pace = Pace { prefill_token: 0.0, ..candidate.pace };
-    let terms = terms(ask, &Candidate { pace, ..*candidate });
+    let terms = terms(ask, &Candidate { pace, fetch: Fetch::default(), ..*candidate });
     // The link and the worker go on while the prompt is prefilled elsewhere.
     let fetch = handover.transfer + (handover.queue - handover.prefilled).max(0.0);
     let wait = (terms.wait - handover.prefilled - fetch).max(0.0);

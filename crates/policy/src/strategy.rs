@@ -264,7 +264,7 @@ impl Strategy {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use crate::Pace;
+    use crate::{Fetch, Pace};
     use maitre_base::{AdapterSlot, FreshLoad, KvRoom, PromisedWork, Tokens, WorkerId, hash};
     use proptest::prelude::{any, prop, prop_assert, prop_assert_eq, proptest};
 
@@ -281,6 +281,7 @@ pub(crate) mod tests {
             share: 1.0,
             held: Tokens::ZERO,
             held_below: Tokens::ZERO,
+            fetch: Fetch::default(),
             holds: Tokens::ZERO,
             sent: Tokens::ZERO,
             in_use: Tokens::ZERO,

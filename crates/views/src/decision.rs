@@ -68,6 +68,8 @@ view! {
         candidates_total: u64,
         /// The worker that prefills for the chosen one, if another does.
         prefill: Option<PrefillView>,
+        /// The worker from which the chosen one pulls KV cache, if it does.
+        pull: Option<PullView>,
         /// The cheapest, at most 16, with the chosen one.
         candidates: Vec<CandidateView>,
         shadows: Vec<ShadowChoice>,
@@ -83,6 +85,16 @@ view! {
         price_elsewhere_ms: f64,
     }
 
+    /// A worker whose KV cache another one pulls.
+    PullView {
+        worker: u32,
+        url: Option<Text>,
+        /// Prompt tokens that are pulled.
+        tokens: u64,
+        /// How long that should take.
+        expected_ms: f64,
+    }
+
     /// A worker that could have taken the request, as it was then.
     CandidateView {
         worker: u32,
@@ -96,6 +108,8 @@ view! {
         cached_tokens: u64,
         /// More of them, in slower memory.
         cached_slow_tokens: u64,
+        /// Those it would pull from another worker.
+        pulled_tokens: u64,
         prefill_tokens: u64,
         decode_tokens: u64,
         requests: u32,
@@ -113,6 +127,7 @@ view! {
         wait: f64,
         floor: f64,
         prefill: f64,
+        fetch: f64,
         behind: f64,
         pushed: f64,
         others: f64,

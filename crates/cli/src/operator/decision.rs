@@ -1,7 +1,7 @@
 //! One decision as text: where the request went or would go, why, the other candidates, and the shadows' choices.
 
 use maitre_views::decision::{
-    CandidateView, DecisionDetail, DecisionSummary, PrefillView, PriceTerms, ShadowChoice,
+    CandidateView, DecisionDetail, DecisionSummary, PrefillView, PriceTerms, PullView, ShadowChoice,
 };
 
 use super::format::{self, UNKNOWN, bare_millis, count, millis};
@@ -27,10 +27,11 @@ impl Term {
     }
 }
 
-const TERMS: [Term; 9] = [
+const TERMS: [Term; 10] = [
     Term::new("wait", "time until the work already promised to the worker is prefilled", 3, |it| it.wait),
     Term::new("floor", "minimum TTFT there, however short the prompt", 7, |it| it.floor),
     Term::new("prefill", "computing the part of the prompt that is not cached", 1, |it| it.prefill),
+    Term::new("fetch", "fetching KV cache that another worker holds", 10, |it| it.fetch),
     Term::new("behind", "delay for requests that arrive there during this prefill", 5, |it| it.behind),
     Term::new("pushed", "recomputing what this prompt evicts from a full cache", 6, |it| it.pushed),
     Term::new("others", "delay for requests that stream there", 2, |it| it.others),
@@ -77,6 +78,7 @@ fn sentences(decision: &DecisionDetail) -> Vec<String> {
     };
     let mut sentences = vec![went];
     sentences.extend(decision.prefill.as_ref().map(prefill));
+    sentences.extend(decision.pull.as_ref().map(pull));
     sentences.push(request(it));
     let expected = it.predicted_ttft_ms.map(millis);
     sentences.push(match (expected, it.actual_ttft_ms.map(millis)) {
@@ -98,6 +100,16 @@ fn prefill(it: &PrefillView) -> String {
     format!(
         "prefilled by {place}, and {} tokens fetched from there: costs {elsewhere}, without it {here}",
         it.fetched_tokens
+    )
+}
+
+/// The worker from which the chosen one pulls.
+fn pull(it: &PullView) -> String {
+    let place = it.url.as_deref().map_or_else(|| format!("worker {}", it.worker), str::to_owned);
+    format!(
+        "pulls the KV cache of {} tokens from {place}, expected within {}",
+        it.tokens,
+        millis(it.expected_ms)
     )
 }
 
@@ -352,7 +364,7 @@ behind   delay for requests that arrive there during this prefill
 others   delay for requests that stream there
 answer   decode time of its own answer, at that batch size
 room     waiting for KV memory, and what its blocks cost others
-zero for every worker: pushed, adapter
+zero for every worker: fetch, pushed, adapter
 
 what other strategies would have done
 strategy     worker                price   TTFT  why

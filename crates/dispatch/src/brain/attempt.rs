@@ -6,11 +6,12 @@ use maitre_base::{Instant, Promise, RequestId, Tokens, WorkerId};
 use maitre_fleet::Evidence;
 use maitre_fleet::estimate::{Counted, Decodes};
 use maitre_fleet::fleet::AdapterUse;
-use maitre_policy::Why;
+use maitre_policy::{Fetch, Why};
 
+use super::pull::pull_limit;
 use super::{Brain, Context, Parts};
 use crate::capacity::is_long;
-use crate::event::{Effect, Failure, Form, Placement, Refusal};
+use crate::event::{Effect, Failure, Form, Placement, PullFrom, Refusal};
 use crate::observer::decision::AttemptOutcome;
 use crate::observer::ring::End;
 use crate::observer::{Fact, Placed, Ticket};
@@ -190,6 +191,7 @@ impl Parts {
         let snapshot = survey.snapshots[picked.place];
         let held = survey.held.get(picked.place).copied();
         let mut promise = survey.promise_at(&request.ask, picked.place);
+        let fetch = if split.is_some() { Fetch::default() } else { survey.pulls.at(picked.place) };
         if split.is_some() {
             promise.prefill = Tokens::ZERO;
         }
@@ -217,6 +219,8 @@ impl Parts {
             self.scheduler.long_prefills_mut().begin(worker, request.class);
         }
         let prefill_leg = split.map(|it| Box::new(self.begin_prefill_leg(now, request, &it)));
+        let pull = self.begin_pull(worker, fetch);
+        self.begin_prompt(request, worker, held);
         request.waited = request.waited_by(now);
         request.state = RequestState::Placed(Attempt {
             worker,
@@ -234,11 +238,14 @@ impl Parts {
             charged: None,
             ticket,
             prefill_leg,
+            pull,
         });
         effects.push(Effect::Place(Placement {
             request: request.id,
             worker,
             prefill: split.map(|it| it.prefill.worker),
+            pull: pull
+                .map(|it| PullFrom { worker: it.source, limit: pull_limit(&snapshot, &promise, fetch) }),
             why: picked.pick.why,
             held: held.map(|it| it.tokens),
             attempt: request.ask.attempt,
@@ -278,6 +285,7 @@ impl Parts {
     pub(super) fn release_placement(&mut self, request: &mut PendingRequest) -> Option<Attempt> {
         let mut attempt = request.take_attempt()?;
         self.end_prefill_leg(request, &mut attempt);
+        self.end_pull(request.id, &mut attempt);
         self.scheduler.prefill_ended(request.class, &mut attempt);
         let worker = attempt.worker;
         if let (Some(prompt), Some(prediction), false) =
@@ -325,11 +333,12 @@ impl Parts {
         {
             self.attempt_ended(now, &attempt, AttemptOutcome::Recalled, None);
         }
-        let (form, decodes, class) = (request.form, request.decodes, request.class);
+        let (id, form, decodes, class) = (request.id, request.form, request.decodes, request.class);
         let RequestState::Placed(attempt) = &mut request.state else { return false };
         self.fleet.prefilled(now, worker, &mut attempt.promise);
         self.scheduler.prefill_ended(class, attempt);
         self.end_fetch(attempt);
+        self.end_pull(id, attempt);
         if let (Some(prompt), Some(prediction)) = (&request.prompt, &attempt.prediction) {
             self.cache.prefilled(now, worker, prompt, prediction);
             if let Some(sent) = &mut self.placer.sent {
@@ -346,9 +355,10 @@ impl Parts {
             attempt.progress = Some(StreamProgress { at: now, pieces: 1, requests, prefilled });
             let took = now.since(attempt.placed_at);
             let fetched = |it: &PrefillLeg| Some((it.fetched_before + it.fetches, it.answered?));
-            match attempt.prefill_leg.as_deref().and_then(fetched) {
-                None => self.fleet.learn_first_token(now, worker, attempt.prefill_ahead, took),
-                Some((tokens, answered)) => self.learn_transfer(worker, tokens, now.since(answered)),
+            match (attempt.prefill_leg.as_deref().and_then(fetched), attempt.pull) {
+                (Some((tokens, answered)), _) => self.learn_transfer(worker, tokens, now.since(answered)),
+                (None, Some(pull)) => self.learn_pull(now, attempt, pull),
+                (None, None) => self.fleet.learn_first_token(now, worker, attempt.prefill_ahead, took),
             }
             self.observer.on(Fact::FirstToken { ticket: attempt.ticket, worker, took });
         }
@@ -443,14 +453,16 @@ impl Brain {
         let Some(request) = pending.get_mut(&id.0) else { return };
         let Some(attempt) = parts.release_placement(request) else { return };
         parts.attempt_ended(now, &attempt, AttemptOutcome::Failed, None);
-        let handed_over_by = attempt.prefill_leg.as_ref().map(|it| it.worker);
-        match handed_over_by.filter(|_| failure == Failure::Handoff) {
-            // Either side may be at fault. The one that answers can still serve the request alone.
-            Some(prefill_worker) => {
-                parts.fleet.handoff_failed(now, prefill_worker);
-                request.tried.push(prefill_worker);
+        // Either side of a transfer may be at fault. The one that answers can still serve the request alone.
+        match (&attempt.prefill_leg, attempt.pull) {
+            (Some(leg), _) if failure == Failure::Handoff => {
+                parts.fleet.handoff_failed(now, leg.worker);
+                request.tried.push(leg.worker);
             }
-            None => request.tried.push(worker),
+            (None, Some(pull)) if failure == Failure::Handoff => {
+                parts.fleet.pull_failed(now, worker, pull.source);
+            }
+            _ => request.tried.push(worker),
         }
         request.failure = Some(failure);
         request.failovers += u32::from(failure.was_sent());

@@ -76,6 +76,10 @@ impl Parts {
 
     /// What a finished response says about the worker's cache.
     fn learn_cached(&mut self, request: &PendingRequest, attempt: &Attempt, counted: Option<Counted>) {
+        // What was pulled counts as cached, and tells nothing about the worker's own cache.
+        if attempt.pull.is_some() {
+            return;
+        }
         // A decode worker passes on what the prefill worker counted.
         let (worker, prediction) = match &attempt.prefill_leg {
             Some(leg) => (leg.worker, &leg.prediction),

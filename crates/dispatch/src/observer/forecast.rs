@@ -155,6 +155,7 @@ mod tests {
             share: 1.0,
             held: Tokens::ZERO,
             held_below: Tokens::ZERO,
+            fetch: maitre_policy::Fetch::default(),
             holds: Tokens::ZERO,
             sent: Tokens::ZERO,
             in_use: Tokens::ZERO,

@@ -261,7 +261,7 @@ fn depths(sight: &Sight<'_>) -> impl Iterator<Item = usize> + use<> {
 mod tests {
     use super::*;
     use maitre_base::{AdapterSlot, FreshLoad, PromisedWork, Rng};
-    use maitre_policy::Pace;
+    use maitre_policy::{Fetch, Pace};
 
     fn prompt(shared: u64, shared_blocks: u64, own: u64, own_blocks: u64) -> PromptChain {
         let chain = (0..shared_blocks + own_blocks).map(|it| {
@@ -281,6 +281,7 @@ mod tests {
             share: 1.0,
             held: Tokens(held),
             held_below: Tokens::ZERO,
+            fetch: Fetch::default(),
             holds: Tokens::ZERO,
             sent: Tokens::ZERO,
             in_use: Tokens::ZERO,

@@ -8,9 +8,10 @@ use maitre_fleet::WorkerSnapshot;
 use maitre_fleet::rates::LinearFit;
 use maitre_index::feed::Trust;
 use maitre_index::prefix::Unit;
-use maitre_policy::{Ask, Candidate, Pace};
+use maitre_policy::{Ask, Candidate, Fetch, Pace};
 
 use super::in_use::{InUse, Used};
+use super::pull::PullSurvey;
 use super::sent::LastSent;
 use super::{Admission, Query, World};
 use crate::cache::{Cache, Held, blocks_in_tokens};
@@ -62,6 +63,8 @@ pub(crate) struct Survey {
     pub(crate) snapshots: Vec<WorkerSnapshot>,
     /// For each snapshot, what its cache holds of the prompt; empty where that was not looked up.
     pub(crate) held: Vec<Held>,
+    /// What each could pull from another worker.
+    pub(crate) pulls: PullSurvey,
     /// What caches usually hold of a prompt like this one: counts where `held` is empty.
     pub(crate) held_usually: Tokens,
     /// The worker that was last sent the longest known prefix of the prompt; none unless a strategy needs it.
@@ -82,8 +85,9 @@ impl Survey {
     /// What the request would cost the worker at this place.
     pub(crate) fn promise_at(&self, ask: &Ask, place: usize) -> Promise {
         let held = self.held.get(place).map_or(self.held_usually, |it| it.tokens);
-        let prefill = ask.prefill - held;
-        Promise { prefill, decode: ask.decode, context: prefill + ask.decode, prefilled: false }
+        let uncached = ask.prefill - held;
+        let prefill = uncached - self.pulls.at(place).tokens;
+        Promise { prefill, decode: ask.decode, context: uncached + ask.decode, prefilled: false }
     }
 
     /// Decides for each worker whether it would take the request.
@@ -142,6 +146,7 @@ impl Survey {
         if let Some((prefill, decode)) = snapshot.faded.filter(|_| query.deadline.is_none() && can_afford()) {
             candidate.pace = pace(prefill, decode);
         }
+        candidate.fetch = self.pulls.at(place);
         candidate.sent = self.sent_to(query, beliefs.cache, worker);
         add_reserved(&mut candidate, beliefs.reservations.at(worker, query.class));
         if let Some(in_use) = beliefs.in_use {
@@ -185,6 +190,7 @@ pub(super) fn candidate(snapshot: &WorkerSnapshot, held: Held, holds: Tokens) ->
         share: snapshot.share,
         held: held.tokens,
         held_below: held.below,
+        fetch: Fetch::default(),
         holds,
         sent: Tokens::ZERO,
         in_use: Tokens::ZERO,
@@ -197,6 +203,6 @@ pub(super) fn candidate(snapshot: &WorkerSnapshot, held: Held, holds: Tokens) ->
     }
 }
 
-fn pace(prefill: LinearFit, decode: LinearFit) -> Pace {
+pub(super) fn pace(prefill: LinearFit, decode: LinearFit) -> Pace {
     Pace { floor: prefill.base, prefill_token: prefill.slope, step: decode.base, step_request: decode.slope }
 }

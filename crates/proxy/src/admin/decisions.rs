@@ -6,10 +6,10 @@ use maitre_base::{Instant, TenantId};
 use maitre_dispatch::Brain;
 use maitre_dispatch::observer::decision::{AttemptOutcome, Considered, Decision};
 use maitre_policy::least_delay::DelayTerms;
-use maitre_policy::{Candidate, Pace};
+use maitre_policy::{Candidate, Fetch, Pace};
 use maitre_views::decision::{
     CandidateView, DecisionDetail, DecisionEvent, DecisionList, DecisionSummary, PrefillView, PriceTerms,
-    ShadowChoice,
+    PullView, ShadowChoice,
 };
 use maitre_views::text::Text;
 use maitre_views::worker::Rates;
@@ -201,9 +201,21 @@ pub(super) fn detail(router: &RouterState, decision: &Decision) -> DecisionDetai
             price_here_ms: millis(it.here),
             price_elsewhere_ms: millis(it.elsewhere),
         }),
+        pull: decision.chosen().and_then(|it| pull(router, it.candidate.fetch)),
         candidates: decision.candidates.iter().map(|it| candidate(router, decision, it)).collect(),
         shadows: shadows.collect(),
     }
+}
+
+/// From where the chosen worker pulls. A worker that has left has no address any more.
+fn pull(router: &RouterState, fetch: Fetch) -> Option<PullView> {
+    let worker = fetch.from?;
+    Some(PullView {
+        worker: worker.0,
+        url: router.brain.link(worker).map(|it| it.url.clone().into()),
+        tokens: fetch.tokens.0,
+        expected_ms: millis(fetch.seconds),
+    })
 }
 
 fn candidate(router: &RouterState, decision: &Decision, considered: &Considered) -> CandidateView {
@@ -214,6 +226,7 @@ fn candidate(router: &RouterState, decision: &Decision, considered: &Considered)
         chosen: it.worker == decision.worker,
         cached_tokens: it.held.0,
         cached_slow_tokens: it.held_below.0,
+        pulled_tokens: it.fetch.tokens.0,
         prefill_tokens: it.promised.prefill.0,
         decode_tokens: it.promised.decode.0,
         requests: it.requests,
@@ -238,11 +251,12 @@ fn rates(pace: &Pace, requests: u32) -> Rates {
 }
 
 fn terms(terms: &DelayTerms) -> PriceTerms {
-    let DelayTerms { wait, floor, prefill, behind, pushed, others, answer, room, adapter } = *terms;
+    let DelayTerms { wait, floor, prefill, fetch, behind, pushed, others, answer, room, adapter } = *terms;
     PriceTerms {
         wait: millis(wait),
         floor: millis(floor),
         prefill: millis(prefill),
+        fetch: millis(fetch),
         behind: millis(behind),
         pushed: millis(pushed),
         others: millis(others),

@@ -69,6 +69,7 @@ const DRAWBACKS = {
   wait: (cost) => `waiting for it costs ${cost}`,
   floor: (cost) => `its shortest prefill takes ${cost}`,
   prefill: (cost) => `prefilling the rest takes ${cost}`,
+  fetch: (cost) => `fetching KV cache takes ${cost}`,
   behind: (cost) => `requests that arrive meanwhile would wait ${cost}`,
   pushed: (cost) => `the blocks it would evict cost ${cost}`,
   others: (cost) => `answers in flight there would lose ${cost}`,
@@ -91,6 +92,11 @@ export function shadow(it, decision) {
 export function prefill({ worker, url, fetched_tokens: fetched, price_here_ms: here, price_elsewhere_ms: elsewhere }) {
   return `Prefilled by ${url ?? `worker ${worker}`}; the KV cache of ${format.count(fetched)} tokens is fetched from there. `
     + `That costs ${format.ms(elsewhere)}; prefilled where it is answered, ${format.ms(here)}.`;
+}
+
+/** The worker from which the chosen one pulls KV cache. */
+export function pull({ worker, url, tokens, expected_ms: expected }) {
+  return `Pulls the KV cache of ${format.count(tokens)} tokens from ${url ?? `worker ${worker}`}, expected within ${format.ms(expected)}.`;
 }
 
 /** Predicted and actual time, as one sentence. */

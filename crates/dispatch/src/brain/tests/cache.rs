@@ -12,6 +12,7 @@ use maitre_policy::Why;
 
 mod adapter;
 mod pace;
+mod pull;
 mod rules;
 mod sent;
 mod threads;

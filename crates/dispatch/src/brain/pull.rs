@@ -1,0 +1,57 @@
+//! A request whose worker pulls KV cache from another one that holds it.
+
+use std::time::Duration;
+
+use maitre_base::{Instant, Promise, RequestId, WorkerId};
+use maitre_fleet::WorkerSnapshot;
+use maitre_policy::Fetch;
+
+use super::Parts;
+use crate::cache::Held;
+use crate::request::{Attempt, PendingRequest, Pull};
+
+/// How long after its expected moment a first token may come. A source that is dead costs vLLM 0.32 at least thirty seconds,
+/// and a busy worker is now and then late by a multiple of what was expected.
+const LATE_BY: Duration = Duration::from_secs(5);
+const LATE_TIMES: f64 = 3.0;
+
+/// How long the first token of a request that pulls may take.
+pub(super) fn pull_limit(snapshot: &WorkerSnapshot, promise: &Promise, fetch: Fetch) -> Duration {
+    let prefill = snapshot.prefill.at(promise.prefill.0 as f64);
+    let expected = snapshot.wait_seconds + prefill + fetch.seconds;
+    LATE_BY + Duration::try_from_secs_f64(LATE_TIMES * expected).unwrap_or_default()
+}
+
+impl Parts {
+    pub(super) fn begin_pull(&mut self, worker: WorkerId, fetch: Fetch) -> Option<Pull> {
+        let Fetch { tokens, from, .. } = fetch;
+        let source = from?;
+        let before = self.fleet.begin_pull(worker, source, tokens);
+        Some(Pull { source, tokens, before, is_under_way: true })
+    }
+
+    /// From now on the worker counts as a holder of the prompt, but until its first token nobody can pull it there.
+    pub(super) fn begin_prompt(&mut self, request: &PendingRequest, worker: WorkerId, held: Option<Held>) {
+        if let (Some(prompt), true) = (&request.prompt, self.fleet.has_pulls()) {
+            let held = held.unwrap_or_default().tokens;
+            self.placer.unfinished.begin((request.id, worker), prompt, (request.ask.prefill, held));
+        }
+    }
+
+    /// The prompt is computed, or never will be.
+    pub(super) fn end_pull(&mut self, request: RequestId, attempt: &mut Attempt) {
+        self.placer.unfinished.end(request, attempt.worker);
+        if let Some(pull) = attempt.pull.as_mut().filter(|it| it.is_under_way) {
+            pull.is_under_way = false;
+            self.fleet.end_pull(attempt.worker, pull.source, pull.tokens);
+        }
+    }
+
+    /// The first token came: what is not explained by the rest of the prompt was the pull.
+    pub(super) fn learn_pull(&mut self, now: Instant, attempt: &Attempt, pull: Pull) {
+        let Some(worker) = self.fleet.worker(attempt.worker) else { return };
+        let computed = worker.rates.prefill.at(attempt.prefill_ahead as f64);
+        let took = now.since(attempt.placed_at).saturating_sub(Duration::from_secs_f64(computed));
+        self.fleet.learn_pull(now, pull.source, pull.tokens + pull.before, took);
+    }
+}

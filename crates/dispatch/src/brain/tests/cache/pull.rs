@@ -1,0 +1,134 @@
+//! A worker pulls KV cache from another that holds it: when, from whom, and what ends with it.
+
+use super::*;
+use maitre_fleet::pulls::PullWatch;
+
+/// Tokens of a prompt, and how long it takes to compute.
+const LONG: u32 = 32_000;
+const LONG_TAKES: Duration = Duration::from_millis(1_600);
+
+/// So many workers that pull, one of which has computed the long prompt. Returns which.
+fn fleet(count: u32) -> (Harness, WorkerId) {
+    let mut harness = Harness::cached(count, Name::LeastDelay, 1);
+    (0..count).for_each(|it| drop(harness.on(Event::WorkerPulls { worker: WorkerId(it), pulls: true })));
+    let holder = harness.ask(1, &text(1, LONG)).worker;
+    harness.now = harness.now + LONG_TAKES;
+    harness.answer(1, None);
+    (harness, holder)
+}
+
+/// The holder has so much to prefill that it is not worth the wait.
+fn busy(harness: &mut Harness, holder: WorkerId) {
+    for request in 900..903 {
+        for other in 0..harness.brain.fleet().workers().count() as u32 {
+            let draining = WorkerId(other) != holder;
+            harness.on(Event::WorkerDrained { worker: WorkerId(other), draining });
+        }
+        assert_eq!(harness.ask(request, &text(request as u32, LONG)).worker, holder);
+    }
+    (0..harness.brain.fleet().workers().count() as u32).for_each(|it| {
+        harness.on(Event::WorkerDrained { worker: WorkerId(it), draining: false });
+    });
+}
+
+fn pulled_from(placement: Placement) -> Option<WorkerId> {
+    placement.pull.map(|it| it.worker)
+}
+
+#[test]
+fn a_prefix_of_a_busy_worker_is_pulled_by_an_idle_one() {
+    let (mut harness, holder) = fleet(2);
+    assert_eq!(pulled_from(harness.ask(2, &text(1, LONG))), None, "the holder itself is idle");
+    busy(&mut harness, holder);
+    let placement = harness.ask(3, &text(1, LONG));
+    assert_ne!(placement.worker, holder);
+    assert_eq!(pulled_from(placement), Some(holder));
+    let promised = harness.promised()[placement.worker.index()];
+    assert!(promised.prefill < Tokens(100), "only the last block is computed: {promised:?}");
+    assert!(promised.context > Tokens(u64::from(LONG)), "but all of it needs room: {promised:?}");
+}
+
+#[test]
+fn nothing_is_pulled_where_it_cannot_or_need_not_be() {
+    let check = |change: &dyn Fn(&mut Harness, WorkerId), why: &str| {
+        let (mut harness, holder) = fleet(2);
+        busy(&mut harness, holder);
+        change(&mut harness, holder);
+        assert_eq!(pulled_from(harness.ask(3, &text(1, LONG))), None, "{why}");
+    };
+    check(
+        &|it, holder| drop(it.on(Event::WorkerPulls { worker: holder, pulls: false })),
+        "the holder does not share",
+    );
+    check(
+        &|it, holder| drop(it.on(Event::WorkerPulls { worker: WorkerId(1 - holder.0), pulls: false })),
+        "the other cannot pull",
+    );
+    let slow = |it: &mut Harness, holder: WorkerId| {
+        for _ in 0..50 {
+            let fleet = &mut it.brain.parts.fleet;
+            fleet.learn_pull(it.now, holder, Tokens(10_000), Duration::from_secs(9));
+        }
+    };
+    check(&slow, "computing is faster than this link");
+    check(&|it, holder| drop(it.on(Event::WorkerGone { worker: holder })), "the holder is gone");
+}
+
+#[test]
+fn what_the_holder_is_still_computing_cannot_be_pulled() {
+    let (mut harness, _) = fleet(2);
+    let holder = harness.ask(2, &text(2, LONG)).worker;
+    busy(&mut harness, holder);
+    let elsewhere = |harness: &mut Harness, request| {
+        let placement = harness.ask(request, &text(2, LONG));
+        assert_ne!(placement.worker, holder);
+        harness.on(Event::Left { request: RequestId(request) });
+        pulled_from(placement)
+    };
+    assert_eq!(elsewhere(&mut harness, 3), None);
+    harness.begin(2);
+    assert_eq!(elsewhere(&mut harness, 4), Some(holder));
+}
+
+#[test]
+fn a_pull_that_fails_is_not_tried_again_and_the_request_stays_possible_there() {
+    let (mut harness, holder) = fleet(2);
+    busy(&mut harness, holder);
+    let first = harness.ask(3, &text(1, LONG));
+    assert_eq!(pulled_from(first), Some(holder));
+    harness.on(Event::WorkerDrained { worker: holder, draining: true });
+    let second = placement(&harness.fail_attempt(3, Failure::Handoff));
+    assert_eq!((second.worker, pulled_from(second)), (first.worker, None));
+    harness.on(Event::WorkerDrained { worker: holder, draining: false });
+    assert_eq!(pulled_from(harness.ask(4, &text(1, LONG))), None);
+    assert!(harness.brain.fleet().workers().all(|it| it.fetches == Default::default()));
+}
+
+#[test]
+fn an_unproven_source_serves_one_pull_at_a_time_and_a_proven_one_many() {
+    let (mut harness, holder) = fleet(4);
+    busy(&mut harness, holder);
+    let pulls = |harness: &mut Harness, request| pulled_from(harness.ask(request, &text(1, LONG)));
+    assert_eq!(pulls(&mut harness, 3), Some(holder));
+    assert_eq!(pulls(&mut harness, 4), None, "until the first is there");
+    harness.on(Event::Left { request: RequestId(4) });
+    harness.now = harness.now + FIRST_TOKEN;
+    harness.begin(3);
+    let second = harness.brain.worker_of(RequestId(3)).unwrap();
+    harness.on(Event::WorkerDrained { worker: second, draining: true });
+    assert_eq!(pulls(&mut harness, 5), Some(holder));
+    let fleet = harness.brain.fleet();
+    assert!(fleet.is_source(harness.now, holder, PullWatch::FirstToken), "one is under way, and more may be");
+}
+
+#[test]
+fn an_answer_in_one_piece_pulls_only_from_a_proven_source() {
+    let (mut harness, holder) = fleet(3);
+    busy(&mut harness, holder);
+    let prompt = harness.prompt(&text(1, LONG), None);
+    let whole = |it| Arrival { form: Form::Whole, ..of_prompt(it, &prompt) };
+    assert_eq!(pulled_from(harness.placement(whole(3))), None);
+    harness.on(Event::Left { request: RequestId(3) });
+    harness.brain.parts.fleet.learn_pull(harness.now, holder, Tokens(1_000), Duration::from_millis(25));
+    assert_eq!(pulled_from(harness.placement(whole(4))), Some(holder));
+}
