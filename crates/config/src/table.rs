@@ -103,7 +103,8 @@ static MAIN: &[Knob] = &[
         &At(|it| &mut it.settings.workers, WORKER_LIST),
         "The engines that serve requests; repeat the flag for each. Options after the URL: \
          ?events=PORT&replay=PORT&ranks=N says where the worker publishes KV events (events=off for \
-         nowhere) and how many data-parallel ranks it has; ?role=prefill or decode, which part of requests it does.",
+         nowhere) and how many data-parallel ranks it has; ?role=prefill or decode, which part of requests it does; \
+         ?pull=PORT, where other workers may pull its KV cache.",
     )
     .common()
     .with_flag("worker"),

@@ -303,8 +303,9 @@ pub struct Placement {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PullFrom {
     pub worker: WorkerId,
-    /// How long a first token may take; after that the attempt has failed with `Handoff`. Only for streams.
-    pub limit: Duration,
+    pub tokens: Tokens,
+    /// How long the first token of a stream may take; after that the attempt has failed with `Handoff`.
+    pub limit: Option<Duration>,
 }
 
 /// Why a request is refused.

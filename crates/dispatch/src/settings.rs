@@ -24,6 +24,8 @@ pub struct BrainSettings {
     /// Retries of a request that a worker has seen. With one, a request that crashes its worker crashes two at most.
     pub failovers_max: u32,
     pub split: SplitRule,
+    /// How much later than expected the first token of a request that pulls KV cache may come: see `PULL_PATIENCE`.
+    pub pull_patience: Duration,
     pub index: index::IndexSettings,
     pub queue: queue::QueueSettings,
     /// Every prompt is read, even if no strategy uses caches, since the traffic is recorded.
@@ -45,6 +47,10 @@ pub struct BrainSettings {
 /// machine that stalls or swaps, and for a person who has just read the id. It costs the ids of one minute's leavers.
 pub const QUARANTINE: Duration = Duration::from_secs(60);
 
+/// How much later than expected the first token of a request that pulls KV cache may come. A source that is dead costs vLLM
+/// 0.32 at least thirty seconds.
+pub const PULL_PATIENCE: Duration = Duration::from_secs(5);
+
 impl Default for BrainSettings {
     fn default() -> BrainSettings {
         BrainSettings {
@@ -55,6 +61,7 @@ impl Default for BrainSettings {
             budget: RetryIncome::default(),
             failovers_max: 1,
             split: SplitRule::Price,
+            pull_patience: PULL_PATIENCE,
             index: index::IndexSettings::default(),
             queue: queue::QueueSettings::default(),
             reads_all: false,

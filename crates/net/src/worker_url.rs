@@ -34,6 +34,8 @@ pub struct WorkerOptions {
     /// Data-parallel ranks behind the address. Each is a worker of its own.
     pub ranks: u32,
     pub role: Role,
+    /// Where other workers pull its KV cache; none if they cannot.
+    pub pull: Option<ZmqEndpoint>,
 }
 
 /// Where a worker publishes its KV-cache events.
@@ -75,7 +77,7 @@ pub enum BadWorkerOption {
 
 impl Default for WorkerOptions {
     fn default() -> WorkerOptions {
-        WorkerOptions { events: EventSource::Auto, replay: None, ranks: 1, role: Role::Both }
+        WorkerOptions { events: EventSource::Auto, replay: None, ranks: 1, role: Role::Both, pull: None }
     }
 }
 
@@ -107,6 +109,9 @@ impl WorkerOptions {
                 self.ranks = ranks.ok_or_else(|| bad("ranks", "a number from 1 to 1024"))?;
             }
             "role" => self.role = value.parse().map_err(|()| bad("role", "both, prefill or decode"))?,
+            "pull" => {
+                self.pull = Some(value.parse().map_err(|()| bad("pull", "a port or tcp://host:port"))?);
+            }
             key => return Err(BadWorkerOption::Unknown(key.to_owned())),
         }
         Ok(())
@@ -122,7 +127,8 @@ impl WorkerOptions {
         let replay = self.replay.as_ref().map(|it| ("replay", it.to_string()));
         let ranks = (self.ranks > 1).then(|| ("ranks", self.ranks.to_string()));
         let role = (self.role != Role::Both).then(|| ("role", self.role.to_string()));
-        [events, replay, ranks, role].into_iter().flatten()
+        let pull = self.pull.as_ref().map(|it| ("pull", it.to_string()));
+        [events, replay, ranks, role, pull].into_iter().flatten()
     }
 }
 
@@ -187,7 +193,7 @@ mod tests {
     #[test]
     fn fuzz_worker_url() {
         let seeds: [&[u8]; 3] = [
-            b"http://10.0.0.1:8000?events=tcp://10.0.0.1:5557&replay=tcp://10.0.0.1:5558&topic=kv&ranks=2&weight=0.5",
+            b"http://10.0.0.1:8000?events=tcp://10.0.0.1:5557&replay=tcp://10.0.0.1:5558&topic=kv&ranks=2&weight=0.5&pull=5710",
             b"https://[fe80::1]:443/",
             b"engine-7.example:8000",
         ];

@@ -57,7 +57,7 @@ pub(crate) struct SharedBrain {
     /// By worker number, as in the brain.
     links: RwLock<Vec<Option<Arc<Link>>>>,
     /// How many of them only prefill.
-    prefill_workers: AtomicUsize,
+    kv_movers: AtomicUsize,
     /// The serial of the next link.
     serials: AtomicU64,
     /// Notified whenever a belief about a worker may have changed.
@@ -118,7 +118,7 @@ impl SharedBrain {
             }),
             recalls: AtomicUsize::new(0),
             links: RwLock::new(Vec::new()),
-            prefill_workers: AtomicUsize::new(0),
+            kv_movers: AtomicUsize::new(0),
             serials: AtomicU64::new(0),
             changed: Notify::new(),
             tick_early: Notify::new(),
@@ -143,14 +143,14 @@ impl SharedBrain {
         self.links.read().iter().flatten().cloned().collect()
     }
 
-    fn count_prefill_workers(&self, links: &[Option<Arc<Link>>]) {
-        let count = links.iter().flatten().filter(|it| it.role == Role::Prefill).count();
-        self.prefill_workers.store(count, Ordering::Relaxed);
+    fn count_kv_movers(&self, links: &[Option<Arc<Link>>]) {
+        let count = links.iter().flatten().filter(|it| it.role == Role::Prefill || it.pull.is_some()).count();
+        self.kv_movers.store(count, Ordering::Relaxed);
     }
 
-    /// Whether any worker only prefills.
-    pub(crate) fn has_prefill_workers(&self) -> bool {
-        self.prefill_workers.load(Ordering::Relaxed) > 0
+    /// Whether KV cache moves between workers: any of them only prefills, or can be pulled from.
+    pub(crate) fn moves_kv(&self) -> bool {
+        self.kv_movers.load(Ordering::Relaxed) > 0
     }
 
     /// Adds a worker to the fleet and makes the link to it; the caller watches it.
@@ -170,9 +170,12 @@ impl SharedBrain {
             let length = links.len().max(id.index() + 1);
             links.resize(length, None);
             links[id.index()] = Some(link.clone());
-            self.count_prefill_workers(&links);
+            self.count_kv_movers(&links);
             let role = Event::WorkerRole { worker: id, role: link.role };
-            SCRATCH.with_borrow_mut(|it| locked.on(self.now(), role, it));
+            let pulls = Event::WorkerPulls { worker: id, pulls: link.pull.is_some() };
+            for event in [role, pulls] {
+                SCRATCH.with_borrow_mut(|it| locked.on(self.now(), event, it));
+            }
             link
         });
         drop(links);
@@ -191,7 +194,7 @@ impl SharedBrain {
         if let Some(slot) = links.get_mut(link.worker.index()) {
             slot.take_if(|it| it.serial == link.serial);
         }
-        self.count_prefill_workers(&links);
+        self.count_kv_movers(&links);
         drop(links);
         link.gone.cancel();
         self.apply(locked, None);

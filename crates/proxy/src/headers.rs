@@ -9,6 +9,7 @@ use maitre_queue::{Budget, Budgets};
 pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 pub(crate) const WORKER: HeaderName = HeaderName::from_static("x-maitre-worker");
 pub(crate) const PREFILL_WORKER: HeaderName = HeaderName::from_static("x-maitre-prefill-worker");
+pub(crate) const PULL_WORKER: HeaderName = HeaderName::from_static("x-maitre-pull-worker");
 pub(crate) const WHY: HeaderName = HeaderName::from_static("x-maitre-why");
 /// Which data-parallel rank of an engine is to take a request; vLLM and SGLang agree on it.
 pub(crate) const RANK: HeaderName = HeaderName::from_static("x-data-parallel-rank");

@@ -26,6 +26,8 @@ pub(crate) struct Link {
     /// The data-parallel rank, if each rank of the engine is a worker of its own.
     pub(crate) rank: Option<u32>,
     pub(crate) role: Role,
+    /// Where others pull its KV cache; none if they cannot.
+    pub(crate) pull: Option<(String, u16)>,
     pub(crate) events: EventSource,
     pub(crate) replay: Option<ZmqEndpoint>,
     /// The name in logs and metrics.
@@ -98,6 +100,10 @@ impl Link {
             key: maitre_fleet::worker::key(&url),
             rank,
             role: worker.options.role,
+            pull: worker.options.pull.as_ref().map(|it| {
+                let host = it.host.as_deref().unwrap_or(worker.address.host());
+                (host.to_owned(), it.port.saturating_add(rank.unwrap_or(0).try_into().unwrap_or(u16::MAX)))
+            }),
             events: worker.options.events.clone(),
             replay: worker.options.replay.clone(),
             url,

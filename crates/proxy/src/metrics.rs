@@ -111,21 +111,36 @@ pub(crate) struct TraceCounts {
     pub(crate) failed: Counter,
 }
 
-/// Requests that one worker prefills and another answers.
+/// Requests whose KV cache comes from another worker, which prefilled it or held it.
 #[derive(Clone, Debug)]
 pub(crate) struct SplitCounts {
     legs: Family<[MetricLabel; 1], Counter>,
     pub(crate) transfer: Histogram,
+    pulls: Family<[MetricLabel; 1], Counter>,
+    pulled: Counter,
 }
 
 impl SplitCounts {
     fn new(registry: &mut Registry) -> SplitCounts {
-        let counts = SplitCounts { legs: Family::default(), transfer: seconds_histogram() };
+        let (legs, transfer) = (Family::default(), seconds_histogram());
+        let counts = SplitCounts { legs, transfer, pulls: Family::default(), pulled: Counter::default() };
         let help = "Prompts that one worker prefilled for another, by outcome";
         registry.register("prefill_legs", help, counts.legs.clone());
         let help = "From a prefill worker's answer to the decode worker's first content";
         registry.register("transfer_seconds", help, counts.transfer.clone());
+        let help = "Requests whose worker was to pull KV cache from another, by outcome";
+        registry.register("pulls", help, counts.pulls.clone());
+        let help = "Prompt tokens whose KV cache was to be pulled by requests that were answered";
+        registry.register("pulled_tokens", help, counts.pulled.clone());
         counts
+    }
+
+    pub(crate) fn pulled(&self, is_answered: bool, tokens: maitre_base::Tokens) {
+        let outcome = if is_answered { "answered" } else { "failed" };
+        self.pulls.get_or_create(&[("outcome", outcome)]).inc();
+        if is_answered {
+            self.pulled.inc_by(tokens.0);
+        }
     }
 
     /// `outcome`: `answered`, `declined` or `failed`.

@@ -23,6 +23,7 @@ pub(crate) mod models;
 mod place;
 mod prefill;
 mod priority;
+mod pull;
 mod response;
 mod serve;
 

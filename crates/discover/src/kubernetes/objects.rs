@@ -229,8 +229,13 @@ fn overrides<'a>(
     if let Some(port) = said("port") {
         overrides.port = Some(port.parse().map_err(|why| format!("{PREFIX}port: {why}"))?);
     }
-    let options =
-        [("events-port", "events"), ("replay-port", "replay"), ("ranks", "ranks"), ("role", "role")];
+    let options = [
+        ("events-port", "events"),
+        ("replay-port", "replay"),
+        ("ranks", "ranks"),
+        ("role", "role"),
+        ("pull-port", "pull"),
+    ];
     for (key, option) in options {
         if let Some(value) = said(key) {
             overrides.options.set(option, value).map_err(|why| format!("{PREFIX}{key}: {why}"))?;

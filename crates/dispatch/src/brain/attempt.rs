@@ -8,7 +8,6 @@ use maitre_fleet::estimate::{Counted, Decodes};
 use maitre_fleet::fleet::AdapterUse;
 use maitre_policy::{Fetch, Why};
 
-use super::pull::pull_limit;
 use super::{Brain, Context, Parts};
 use crate::capacity::is_long;
 use crate::event::{Effect, Failure, Form, Placement, PullFrom, Refusal};
@@ -244,8 +243,11 @@ impl Parts {
             request: request.id,
             worker,
             prefill: split.map(|it| it.prefill.worker),
-            pull: pull
-                .map(|it| PullFrom { worker: it.source, limit: pull_limit(&snapshot, &promise, fetch) }),
+            pull: pull.map(|it| PullFrom {
+                worker: it.source,
+                tokens: it.tokens,
+                limit: (request.form == Form::Stream).then(|| self.pull_limit(&snapshot, &promise, fetch)),
+            }),
             why: picked.pick.why,
             held: held.map(|it| it.tokens),
             attempt: request.ask.attempt,

@@ -10,19 +10,17 @@ use super::Parts;
 use crate::cache::Held;
 use crate::request::{Attempt, PendingRequest, Pull};
 
-/// How long after its expected moment a first token may come. A source that is dead costs vLLM 0.32 at least thirty seconds,
-/// and a busy worker is now and then late by a multiple of what was expected.
-const LATE_BY: Duration = Duration::from_secs(5);
+/// A busy worker is now and then late by a multiple of what was expected.
 const LATE_TIMES: f64 = 3.0;
 
-/// How long the first token of a request that pulls may take.
-pub(super) fn pull_limit(snapshot: &WorkerSnapshot, promise: &Promise, fetch: Fetch) -> Duration {
-    let prefill = snapshot.prefill.at(promise.prefill.0 as f64);
-    let expected = snapshot.wait_seconds + prefill + fetch.seconds;
-    LATE_BY + Duration::try_from_secs_f64(LATE_TIMES * expected).unwrap_or_default()
-}
-
 impl Parts {
+    /// How long the first token of a request that pulls may take.
+    pub(super) fn pull_limit(&self, snapshot: &WorkerSnapshot, promise: &Promise, fetch: Fetch) -> Duration {
+        let prefill = snapshot.prefill.at(promise.prefill.0 as f64);
+        let expected = snapshot.wait_seconds + prefill + fetch.seconds;
+        self.settings.pull_patience + Duration::try_from_secs_f64(LATE_TIMES * expected).unwrap_or_default()
+    }
+
     pub(super) fn begin_pull(&mut self, worker: WorkerId, fetch: Fetch) -> Option<Pull> {
         let Fetch { tokens, from, .. } = fetch;
         let source = from?;

@@ -97,8 +97,8 @@ pub(super) fn add(admin: &AdminState, body: &[u8]) -> Result<WorkerList, AdminEr
     Ok(WorkerList { workers: workers.collect() })
 }
 
-/// Every address that this worker makes the router connect to: its own, and those of its events and replays where they
-/// are on another host.
+/// Every address that this worker makes the router or other workers connect to: its own, and those of its events, replays
+/// and KV cache where they are on another host.
 fn addresses(worker: &WorkerUrl) -> impl Iterator<Item = String> {
     let events = match &worker.options.events {
         EventSource::At(endpoint) => Some(endpoint),
@@ -111,7 +111,8 @@ fn addresses(worker: &WorkerUrl) -> impl Iterator<Item = String> {
         let host = if host.contains(':') { format!("[{host}]") } else { host.to_owned() };
         Some(format!("{scheme}://{host}:{}", endpoint.port))
     };
-    let others = events.into_iter().chain(&worker.options.replay).filter_map(elsewhere);
+    let others =
+        events.into_iter().chain(&worker.options.replay).chain(&worker.options.pull).filter_map(elsewhere);
     std::iter::once(own).chain(others.collect::<Vec<_>>())
 }
 

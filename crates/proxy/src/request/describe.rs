@@ -101,7 +101,7 @@ async fn describe_here(
         true => TokenizedPrompt::unread(body),
         false => state.tokenizer.tokenize(&lane.upstreams, arrived.route(), body).await,
     };
-    let may_split = state.brain.has_prefill_workers() && may_split(arrived);
+    let may_split = state.brain.moves_kv() && may_split(arrived);
     Ok(Described {
         model: body.model.as_deref().map(str::to_owned),
         facts: Arrival { size: tokenized.size, may_split, ..facts },
@@ -111,7 +111,7 @@ async fn describe_here(
     })
 }
 
-/// Whether one worker may prefill the request and another answer it.
+/// Whether the request's KV cache may come from another worker, which prefills it or holds it.
 fn may_split(arrived: &Arrived) -> bool {
     let style = Style::NixlPull;
     let route = arrived.route().filter(|&it| style.serves(it));

@@ -17,6 +17,7 @@ use super::exchange::{Outbound, StartedResponse, exchange, interrupted, open, se
 use super::guard::RequestGuard;
 use super::place::{BodyRewrite, Leg, Placed};
 use super::prefill::{PrefillOutcome, is_usable, prefill, until_content};
+use super::pull::pull;
 use crate::brain::{Decision, Waiter};
 use crate::lane::Lane;
 use crate::link::Link;
@@ -119,7 +120,10 @@ async fn legs(
 ) -> Result<StartedResponse, NoResponse> {
     let Some(worker) = placement.prefill else {
         let outbound = Outbound { arrived, rewrite, leg: Leg::Whole };
-        return Ok(send(&lane.upstreams, outbound, link, placement).await?);
+        return Ok(match placement.pull {
+            Some(from) => pull(lane, outbound, link, (placement, from)).await?,
+            None => send(&lane.upstreams, outbound, link, placement).await?,
+        });
     };
     let splits = &lane.state.metrics.splits;
     let answer = match prefill(lane, (arrived, rewrite), worker, placement).await {

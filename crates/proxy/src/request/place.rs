@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use http::header::HeaderValue;
+use maitre_dialect::legs::peer::PeerSource;
 use maitre_dialect::legs::{Answer, BadAnswer, Style, Transfer};
 use maitre_dialect::openai::BadRequest;
 use maitre_dialect::{engine, openai};
@@ -39,6 +40,8 @@ pub(super) struct BodyRewrite {
 #[derive(Clone, Copy)]
 pub(super) enum Leg<'a> {
     Whole,
+    /// All of it, with where to pull KV cache from.
+    Pull(PeerSource<'a>),
     /// The prompt, for another worker.
     Prefill,
     /// The answer, with what the prefill worker has answered.
@@ -129,6 +132,7 @@ fn body_of(leg: Leg<'_>, arrived: &Arrived, body: Bytes) -> Result<Bytes, BadLeg
     let Some(route) = arrived.route() else { return Ok(body) };
     Ok(match leg {
         Leg::Whole => body,
+        Leg::Pull(source) => Bytes::from(source.pull(&body)?),
         Leg::Prefill => Bytes::from(Transfer::NixlPull.prefill(route, &body)?),
         Leg::Decode(answer) => rewritten(&body, Answer::read(Style::NixlPull, answer)?.decode(route, &body)?),
     })

@@ -77,6 +77,9 @@ pub(super) fn stream(
             if let Some(prefill) = placement.prefill.and_then(|it| guard.lane.state.brain.link(it)) {
                 added.insert(headers::PREFILL_WORKER, prefill.name.clone());
             }
+            if let Some(source) = placement.pull.and_then(|it| guard.lane.state.brain.link(it.worker)) {
+                added.insert(headers::PULL_WORKER, source.name.clone());
+            }
         }
         added.insert(headers::WHY, HeaderValue::from_static(placement.why.name()));
         if let Some(expected) = placement.held {

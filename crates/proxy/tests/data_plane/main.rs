@@ -22,6 +22,7 @@ mod misbehaviour;
 mod priority;
 mod probes;
 mod protocol;
+mod pull;
 mod queue;
 mod record;
 mod refusal;

@@ -1,0 +1,61 @@
+//! Where a worker pulls KV cache from another one that holds it.
+//!
+//! A source that is dead or silent would hold the request up for half a minute, so its first token has a limit. Nothing is
+//! passed on before there is content: until then another worker can answer, or the same one without the pull.
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use maitre_dialect::legs::peer::PeerSource;
+use maitre_dispatch::{Failure, Placement, PullFrom};
+use tokio::time::timeout;
+use tracing::debug;
+
+use super::exchange::{Outbound, StartedResponse, send};
+use super::place::Leg;
+use super::prefill::until_content;
+use crate::lane::Lane;
+use crate::link::Link;
+
+/// Sends the request with the place of the KV cache. If that worker has left meanwhile, sends it plain.
+pub(super) async fn pull(
+    lane: &Lane,
+    outbound: Outbound<'_>,
+    link: Arc<Link>,
+    (placement, from): (Placement, PullFrom),
+) -> Result<StartedResponse, Failure> {
+    let source = lane.state.brain.link(from.worker);
+    let Some((host, port)) = source.as_ref().and_then(|it| it.pull.as_ref()) else {
+        return send(&lane.upstreams, outbound, link, placement).await;
+    };
+    let kv_request_id = fresh_id(lane, &placement);
+    let peer = PeerSource { kv_request_id: &kv_request_id, host, port: *port };
+    let outbound = Outbound { leg: Leg::Pull(peer), ..outbound };
+    let answer = async {
+        let started = send(&lane.upstreams, outbound, link.clone(), placement).await?;
+        match from.limit {
+            Some(_) => until_content(lane, outbound.arrived, started).await,
+            None => Ok(started),
+        }
+    };
+    let outcome = match from.limit {
+        Some(limit) => timeout(limit, answer).await.unwrap_or_else(|_| {
+            let from = source.as_ref().map_or("", |it| &it.url);
+            link.failed(format!("no token within {limit:?} while it was to pull KV cache from {from}"));
+            debug!(worker = link.url, from, ?limit, "a pull took too long");
+            Err(Failure::Handoff)
+        }),
+        None => answer.await,
+    };
+    lane.state.metrics.splits.pulled(outcome.is_ok(), from.tokens);
+    outcome
+}
+
+/// An id that no other attempt has, here or at another router.
+fn fresh_id(lane: &Lane, placement: &Placement) -> String {
+    let mut id = String::new();
+    let nonce = lane.state.request_ids.instance_nonce;
+    // Writing to a string cannot fail.
+    let _ = write!(id, "maitre-{nonce:016x}-{}-{}", placement.request.0, placement.attempt);
+    id
+}
