@@ -220,6 +220,7 @@ impl Brain {
                 self.parts.scheduler.fleet_changed = true;
             }
             Event::WorkerPulls { worker, pulls } => self.parts.fleet.set_pulls(worker, pulls),
+            Event::WorkerStore { worker, store } => self.parts.cache.set_store(worker, store),
             Event::WorkerDrained { worker, draining } => {
                 self.parts.fleet.drain(worker, draining);
                 self.parts.scheduler.fleet_changed = true;
@@ -282,6 +283,7 @@ impl Brain {
             | Event::WorkerGone { .. }
             | Event::WorkerWeighed { .. }
             | Event::WorkerPulls { .. }
+            | Event::WorkerStore { .. }
             | Event::ResponseBegun { .. }
             | Event::Streamed { .. }
             | Event::CacheChanged { .. }

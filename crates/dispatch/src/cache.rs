@@ -6,6 +6,8 @@
 //! counts as the same part of the prompt's estimated tokens.
 
 pub mod index;
+mod prediction;
+pub mod stores;
 
 use std::sync::Arc;
 
@@ -15,9 +17,11 @@ use maitre_index::feed::Trust;
 use maitre_index::prefix::{TEXT_BLOCK_BYTES, Unit};
 use maitre_index::{CacheSource, Holding, Index, IndexSettings, Numbers, PrefixHash};
 
-pub(crate) use index::Prediction;
 pub use index::{CacheIndex, Found};
-use index::{PromptEvent, WorkerCache, Write};
+use index::{WorkerCache, Write};
+pub(crate) use prediction::Prediction;
+use prediction::PromptEvent;
+use stores::StoreId;
 
 /// Block size of an engine that has not reported one, and the smallest that we count in.
 pub const BLOCK_TOKENS: u32 = 16;
@@ -59,6 +63,8 @@ pub(crate) struct CacheQuery<'a> {
 struct Known {
     trust: Trust,
     cache: Arc<WorkerCache>,
+    /// The store that it shares with others.
+    store: Option<StoreId>,
 }
 
 #[derive(Debug)]
@@ -70,12 +76,13 @@ pub struct Cache {
     reporting: usize,
     /// What the last look-up found.
     found: Found,
+    has_stores: bool,
 }
 
 impl Cache {
     pub(crate) fn new(settings: IndexSettings) -> Cache {
         let index = Arc::new(CacheIndex::new(settings));
-        Cache { index, known: Vec::new(), reporting: 0, found: Found::default() }
+        Cache { index, known: Vec::new(), reporting: 0, found: Found::default(), has_stores: false }
     }
 
     pub(crate) fn index(&self) -> &Arc<CacheIndex> {
@@ -122,13 +129,15 @@ impl Cache {
 
     pub(crate) fn join(&mut self, worker: WorkerId) {
         let places = self.known.len().max(worker.index() + 1);
-        self.known.resize_with(places, || Known { trust: Trust::None, cache: Arc::default() });
+        self.known.resize_with(places, || Known { trust: Trust::None, cache: Arc::default(), store: None });
         // The id may be reused.
-        self.known[worker.index()] = Known { trust: Trust::None, cache: self.index.indexes().join(worker) };
+        let cache = self.index.indexes().join(worker);
+        self.known[worker.index()] = Known { trust: Trust::None, cache, store: None };
     }
 
     pub(crate) fn leave(&mut self, worker: WorkerId) {
         self.trust_changed(worker, Trust::None);
+        self.set_store(worker, None);
         self.index.indexes().leave(worker);
     }
 
@@ -244,6 +253,28 @@ impl Cache {
         }));
     }
 
+    /// The worker shares this store, or none.
+    pub(crate) fn set_store(&mut self, worker: WorkerId, store: Option<StoreId>) {
+        if let Some(known) = self.known.get_mut(worker.index()) {
+            known.store = store;
+            self.index.indexes().stores.set(worker, store);
+        }
+        self.has_stores = self.known.iter().any(|it| it.store.is_some());
+    }
+
+    pub(crate) fn has_stores(&self) -> bool {
+        self.has_stores
+    }
+
+    /// What the store of this worker holds of the prompt of the last look-up.
+    pub(crate) fn in_store(&self, worker: WorkerId, prompt: &PromptChain, prompt_tokens: Tokens) -> Tokens {
+        let Some(known) = self.known.get(worker.index()) else { return Tokens::ZERO };
+        let Some(store) = known.store else { return Tokens::ZERO };
+        let size = known.cache.block_in(prompt.unit);
+        let holding = Holding { blocks: self.found.in_store(store, size), lower: 0 };
+        in_tokens(prompt, prompt_tokens, size, holding).tokens
+    }
+
     /// Whether what this worker's engine stored before we followed its events no longer matters.
     pub fn is_complete(&self, worker: WorkerId) -> bool {
         self.index.read(|it| it.tokens.is_complete(worker))
@@ -301,7 +332,8 @@ impl Cache {
         prediction: &Prediction,
         part: f64,
     ) {
-        if prompt.unit == Unit::Words || self.trust(worker) != Trust::Fresh {
+        let shares = self.known.get(worker.index()).is_some_and(|it| it.store.is_some());
+        if prompt.unit == Unit::Words || self.trust(worker) != Trust::Fresh || shares {
             self.defer(worker, prompt, PromptEvent::Counted(prediction.clone(), part));
         }
     }

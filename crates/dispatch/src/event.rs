@@ -10,6 +10,7 @@ use maitre_policy::Why;
 use maitre_queue::RateLimit;
 
 use crate::cache::PromptChain;
+use crate::cache::stores::StoreId;
 use crate::peers::PeerUpdate;
 
 #[derive(Clone, Copy, Debug)]
@@ -30,6 +31,11 @@ pub enum Event<'a> {
     WorkerPulls {
         worker: WorkerId,
         pulls: bool,
+    },
+    /// Which store of KV cache it shares with others, if any.
+    WorkerStore {
+        worker: WorkerId,
+        store: Option<StoreId>,
     },
     WorkerDrained {
         worker: WorkerId,

@@ -96,10 +96,11 @@ pub(crate) struct Attempt {
     pub(crate) pull: Option<Pull>,
 }
 
-/// KV cache that a worker pulls from another.
+/// KV cache that a worker pulls from another, or loads from a store.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pull {
-    pub(crate) source: WorkerId,
+    /// None: a store.
+    pub(crate) source: Option<WorkerId>,
     pub(crate) tokens: Tokens,
     /// Those before them on the worker's link.
     pub(crate) before: Tokens,

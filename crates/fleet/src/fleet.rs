@@ -107,6 +107,8 @@ pub struct Fleet {
     prefill_workers: usize,
     /// How long pulls take, and how many workers can pull.
     pull_times: Transfers,
+    /// How long loading from a shared store takes.
+    load_times: Transfers,
     pulling_workers: usize,
     settings: health::HealthSettings,
 }

@@ -36,6 +36,8 @@ pub struct WorkerOptions {
     pub role: Role,
     /// Where other workers pull its KV cache; none if they cannot.
     pub pull: Option<ZmqEndpoint>,
+    /// The name of the store of KV cache that it shares with others.
+    pub store: Option<String>,
 }
 
 /// Where a worker publishes its KV-cache events.
@@ -55,6 +57,9 @@ pub struct ZmqEndpoint {
     /// Of rank 0; rank n uses this plus n.
     pub port: u16,
 }
+
+/// Longest name of a store.
+const STORE_NAME_MAX: usize = 64;
 
 /// Most ranks of one engine. Chosen: more than any engine has GPUs.
 pub const RANKS_MAX: u32 = 1_024;
@@ -77,7 +82,14 @@ pub enum BadWorkerOption {
 
 impl Default for WorkerOptions {
     fn default() -> WorkerOptions {
-        WorkerOptions { events: EventSource::Auto, replay: None, ranks: 1, role: Role::Both, pull: None }
+        WorkerOptions {
+            events: EventSource::Auto,
+            replay: None,
+            ranks: 1,
+            role: Role::Both,
+            pull: None,
+            store: None,
+        }
     }
 }
 
@@ -112,6 +124,12 @@ impl WorkerOptions {
             "pull" => {
                 self.pull = Some(value.parse().map_err(|()| bad("pull", "a port or tcp://host:port"))?);
             }
+            "store" => {
+                let is_name = (1..=STORE_NAME_MAX).contains(&value.len())
+                    && value.bytes().all(|it| it.is_ascii_alphanumeric() || b"-_.".contains(&it));
+                let form = "a name of letters, digits, dots, dashes and underscores";
+                self.store = Some(is_name.then(|| value.to_owned()).ok_or_else(|| bad("store", form))?);
+            }
             key => return Err(BadWorkerOption::Unknown(key.to_owned())),
         }
         Ok(())
@@ -128,7 +146,8 @@ impl WorkerOptions {
         let ranks = (self.ranks > 1).then(|| ("ranks", self.ranks.to_string()));
         let role = (self.role != Role::Both).then(|| ("role", self.role.to_string()));
         let pull = self.pull.as_ref().map(|it| ("pull", it.to_string()));
-        [events, replay, ranks, role, pull].into_iter().flatten()
+        let store = self.store.clone().map(|it| ("store", it));
+        [events, replay, ranks, role, pull, store].into_iter().flatten()
     }
 }
 
@@ -193,7 +212,7 @@ mod tests {
     #[test]
     fn fuzz_worker_url() {
         let seeds: [&[u8]; 3] = [
-            b"http://10.0.0.1:8000?events=tcp://10.0.0.1:5557&replay=tcp://10.0.0.1:5558&topic=kv&ranks=2&weight=0.5&pull=5710",
+            b"http://10.0.0.1:8000?events=tcp://10.0.0.1:5557&replay=tcp://10.0.0.1:5558&topic=kv&ranks=2&weight=0.5&pull=5710&store=rack-7",
             b"https://[fe80::1]:443/",
             b"engine-7.example:8000",
         ];

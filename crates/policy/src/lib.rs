@@ -85,7 +85,7 @@ pub struct Candidate {
 pub struct Fetch {
     pub tokens: Tokens,
     pub seconds: f64,
-    /// The worker that holds it.
+    /// The worker that holds it; none for a store that the worker shares.
     pub from: Option<WorkerId>,
 }
 

@@ -18,6 +18,7 @@ use std::time::Duration;
 
 use maitre_base::spin::spin;
 use maitre_base::{Instant, RequestId, Role, WorkerId};
+use maitre_dispatch::cache::stores::StoreId;
 use maitre_dispatch::observer::decision;
 use maitre_dispatch::peers::Outbox;
 use maitre_dispatch::{
@@ -56,8 +57,10 @@ pub(crate) struct SharedBrain {
     recalls: AtomicUsize,
     /// By worker number, as in the brain.
     links: RwLock<Vec<Option<Arc<Link>>>>,
-    /// How many of them only prefill.
+    /// How many of them only prefill, or can be pulled from.
     kv_movers: AtomicUsize,
+    /// Names of stores, at the places of their ids.
+    stores: Mutex<Vec<String>>,
     /// The serial of the next link.
     serials: AtomicU64,
     /// Notified whenever a belief about a worker may have changed.
@@ -119,6 +122,7 @@ impl SharedBrain {
             recalls: AtomicUsize::new(0),
             links: RwLock::new(Vec::new()),
             kv_movers: AtomicUsize::new(0),
+            stores: Mutex::default(),
             serials: AtomicU64::new(0),
             changed: Notify::new(),
             tick_early: Notify::new(),
@@ -153,6 +157,19 @@ impl SharedBrain {
         self.kv_movers.load(Ordering::Relaxed) > 0
     }
 
+    /// The id of a store: that of its name, or one that no worker uses any more.
+    fn store_id(&self, links: &[Option<Arc<Link>>], name: &str) -> StoreId {
+        let mut stores = self.stores.lock();
+        let is_used = |store: &str| links.iter().flatten().any(|it| it.store.as_deref() == Some(store));
+        let known = stores.iter().position(|it| it == name);
+        let place = known.or_else(|| stores.iter().position(|it| !is_used(it))).unwrap_or(stores.len());
+        match stores.get_mut(place) {
+            Some(store) => name.clone_into(store),
+            None => stores.push(name.to_owned()),
+        }
+        StoreId(place as u32)
+    }
+
     /// Adds a worker to the fleet and makes the link to it; the caller watches it.
     pub(crate) fn join(&self, worker: &WorkerUrl, rank: Option<u32>) -> Option<Arc<Link>> {
         // Both locks are held, so that no request is placed on a worker that has no link yet.
@@ -173,7 +190,9 @@ impl SharedBrain {
             self.count_kv_movers(&links);
             let role = Event::WorkerRole { worker: id, role: link.role };
             let pulls = Event::WorkerPulls { worker: id, pulls: link.pull.is_some() };
-            for event in [role, pulls] {
+            let store = link.store.as_ref().map(|it| self.store_id(&links, it));
+            let store = Event::WorkerStore { worker: id, store };
+            for event in [role, pulls, store] {
                 SCRATCH.with_borrow_mut(|it| locked.on(self.now(), event, it));
             }
             link

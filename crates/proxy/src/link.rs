@@ -28,6 +28,8 @@ pub(crate) struct Link {
     pub(crate) role: Role,
     /// Where others pull its KV cache; none if they cannot.
     pub(crate) pull: Option<(String, u16)>,
+    /// The store of KV cache that it shares with others.
+    pub(crate) store: Option<String>,
     pub(crate) events: EventSource,
     pub(crate) replay: Option<ZmqEndpoint>,
     /// The name in logs and metrics.
@@ -104,6 +106,7 @@ impl Link {
                 let host = it.host.as_deref().unwrap_or(worker.address.host());
                 (host.to_owned(), it.port.saturating_add(rank.unwrap_or(0).try_into().unwrap_or(u16::MAX)))
             }),
+            store: worker.options.store.clone(),
             events: worker.options.events.clone(),
             replay: worker.options.replay.clone(),
             url,

@@ -68,8 +68,8 @@ view! {
         candidates_total: u64,
         /// The worker that prefills for the chosen one, if another does.
         prefill: Option<PrefillView>,
-        /// The worker from which the chosen one pulls KV cache, if it does.
-        pull: Option<PullView>,
+        /// What the chosen worker fetches of the prompt's KV cache, if it does.
+        fetch: Option<FetchView>,
         /// The cheapest, at most 16, with the chosen one.
         candidates: Vec<CandidateView>,
         shadows: Vec<ShadowChoice>,
@@ -85,11 +85,13 @@ view! {
         price_elsewhere_ms: f64,
     }
 
-    /// A worker whose KV cache another one pulls.
-    PullView {
-        worker: u32,
+    /// KV cache that a worker pulls from another, or loads from a store that it shares.
+    FetchView {
+        ..
+        /// Null for a store.
+        worker: Option<u32>,
         url: Option<Text>,
-        /// Prompt tokens that are pulled.
+        /// Prompt tokens that are fetched.
         tokens: u64,
         /// How long that should take.
         expected_ms: f64,
@@ -108,8 +110,8 @@ view! {
         cached_tokens: u64,
         /// More of them, in slower memory.
         cached_slow_tokens: u64,
-        /// Those it would pull from another worker.
-        pulled_tokens: u64,
+        /// More of them, which it would fetch from another worker or from a store.
+        fetched_tokens: u64,
         prefill_tokens: u64,
         decode_tokens: u64,
         requests: u32,

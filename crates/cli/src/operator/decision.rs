@@ -1,7 +1,7 @@
 //! One decision as text: where the request went or would go, why, the other candidates, and the shadows' choices.
 
 use maitre_views::decision::{
-    CandidateView, DecisionDetail, DecisionSummary, PrefillView, PriceTerms, PullView, ShadowChoice,
+    CandidateView, DecisionDetail, DecisionSummary, FetchView, PrefillView, PriceTerms, ShadowChoice,
 };
 
 use super::format::{self, UNKNOWN, bare_millis, count, millis};
@@ -31,7 +31,7 @@ const TERMS: [Term; 10] = [
     Term::new("wait", "time until the work already promised to the worker is prefilled", 3, |it| it.wait),
     Term::new("floor", "minimum TTFT there, however short the prompt", 7, |it| it.floor),
     Term::new("prefill", "computing the part of the prompt that is not cached", 1, |it| it.prefill),
-    Term::new("fetch", "fetching KV cache that another worker holds", 10, |it| it.fetch),
+    Term::new("fetch", "fetching KV cache that another worker or a store holds", 10, |it| it.fetch),
     Term::new("behind", "delay for requests that arrive there during this prefill", 5, |it| it.behind),
     Term::new("pushed", "recomputing what this prompt evicts from a full cache", 6, |it| it.pushed),
     Term::new("others", "delay for requests that stream there", 2, |it| it.others),
@@ -78,7 +78,7 @@ fn sentences(decision: &DecisionDetail) -> Vec<String> {
     };
     let mut sentences = vec![went];
     sentences.extend(decision.prefill.as_ref().map(prefill));
-    sentences.extend(decision.pull.as_ref().map(pull));
+    sentences.extend(decision.fetch.as_ref().map(fetch));
     sentences.push(request(it));
     let expected = it.predicted_ttft_ms.map(millis);
     sentences.push(match (expected, it.actual_ttft_ms.map(millis)) {
@@ -103,14 +103,16 @@ fn prefill(it: &PrefillView) -> String {
     )
 }
 
-/// The worker from which the chosen one pulls.
-fn pull(it: &PullView) -> String {
-    let place = it.url.as_deref().map_or_else(|| format!("worker {}", it.worker), str::to_owned);
-    format!(
-        "pulls the KV cache of {} tokens from {place}, expected within {}",
-        it.tokens,
-        millis(it.expected_ms)
-    )
+/// What the chosen worker fetches, and from where.
+fn fetch(it: &FetchView) -> String {
+    let (tokens, expected) = (it.tokens, millis(it.expected_ms));
+    match it.worker {
+        Some(worker) => {
+            let place = it.url.as_deref().map_or_else(|| format!("worker {worker}"), str::to_owned);
+            format!("pulls the KV cache of {tokens} tokens from {place}, expected within {expected}")
+        }
+        None => format!("loads the KV cache of {tokens} tokens from its store, expected within {expected}"),
+    }
 }
 
 /// The request.

@@ -235,6 +235,7 @@ fn overrides<'a>(
         ("ranks", "ranks"),
         ("role", "role"),
         ("pull-port", "pull"),
+        ("store", "store"),
     ];
     for (key, option) in options {
         if let Some(value) = said(key) {

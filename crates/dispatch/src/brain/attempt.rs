@@ -16,7 +16,7 @@ use crate::observer::ring::End;
 use crate::observer::{Fact, Placed, Ticket};
 use crate::placer::split::{PrefillChoice, Split};
 use crate::placer::{Mode, Picked, Rules, WorkerChoice, World};
-use crate::request::{Attempt, PendingRequest, PrefillLeg, RequestState, StreamProgress};
+use crate::request::{Attempt, PendingRequest, PrefillLeg, Pull, RequestState, StreamProgress};
 use crate::reservations::{Reservation, Reservations};
 
 /// How long a request waits at least for a worker that takes no request: it may be stuck. It waits three times as long as
@@ -243,9 +243,9 @@ impl Parts {
             request: request.id,
             worker,
             prefill: split.map(|it| it.prefill.worker),
-            pull: pull.map(|it| PullFrom {
-                worker: it.source,
-                tokens: it.tokens,
+            pull: fetch.from.map(|source| PullFrom {
+                worker: source,
+                tokens: fetch.tokens,
                 limit: (request.form == Form::Stream).then(|| self.pull_limit(&snapshot, &promise, fetch)),
             }),
             why: picked.pick.why,
@@ -461,8 +461,8 @@ impl Brain {
                 parts.fleet.handoff_failed(now, leg.worker);
                 request.tried.push(leg.worker);
             }
-            (None, Some(pull)) if failure == Failure::Handoff => {
-                parts.fleet.pull_failed(now, worker, pull.source);
+            (None, Some(Pull { source: Some(source), .. })) if failure == Failure::Handoff => {
+                parts.fleet.pull_failed(now, worker, source);
             }
             _ => request.tried.push(worker),
         }

@@ -77,7 +77,7 @@ impl Parts {
     /// What a finished response says about the worker's cache.
     fn learn_cached(&mut self, request: &PendingRequest, attempt: &Attempt, counted: Option<Counted>) {
         // What was pulled counts as cached, and tells nothing about the worker's own cache.
-        if attempt.pull.is_some() {
+        if attempt.pull.is_some_and(|it| it.source.is_some()) {
             return;
         }
         // A decode worker passes on what the prefill worker counted.

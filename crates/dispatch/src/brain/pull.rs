@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use maitre_base::{Instant, Promise, RequestId, WorkerId};
+use maitre_base::{Instant, Promise, RequestId, Tokens, WorkerId};
 use maitre_fleet::WorkerSnapshot;
 use maitre_policy::Fetch;
 
@@ -22,8 +22,10 @@ impl Parts {
     }
 
     pub(super) fn begin_pull(&mut self, worker: WorkerId, fetch: Fetch) -> Option<Pull> {
-        let Fetch { tokens, from, .. } = fetch;
-        let source = from?;
+        let Fetch { tokens, from: source, .. } = fetch;
+        if tokens == Tokens::ZERO {
+            return None;
+        }
         let before = self.fleet.begin_pull(worker, source, tokens);
         Some(Pull { source, tokens, before, is_under_way: true })
     }
@@ -50,6 +52,10 @@ impl Parts {
         let Some(worker) = self.fleet.worker(attempt.worker) else { return };
         let computed = worker.rates.prefill.at(attempt.prefill_ahead as f64);
         let took = now.since(attempt.placed_at).saturating_sub(Duration::from_secs_f64(computed));
-        self.fleet.learn_pull(now, pull.source, pull.tokens + pull.before, took);
+        let tokens = pull.tokens + pull.before;
+        match pull.source {
+            Some(source) => self.fleet.learn_pull(now, source, tokens, took),
+            None => self.fleet.learn_load(tokens, took),
+        }
     }
 }

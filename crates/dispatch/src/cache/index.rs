@@ -5,16 +5,18 @@
 //! what is queued. A look-up may miss what is being written at the same moment, as if the two requests had arrived the
 //! other way round.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
-use std::sync::{Arc, OnceLock};
 
 use maitre_base::spin::spin;
-use maitre_base::{Instant, Tokens, WorkerId};
+use maitre_base::{Tokens, WorkerId};
 use maitre_index::prefix::Unit;
 use maitre_index::{Chain, Holding, Holdings, Index, IndexSettings, Numbers, PredictedBlocks, PrefixHash};
 use parking_lot::{Mutex, RwLock, RwLockWriteGuard};
 
+use super::prediction::{PromptEvent, found_blocks};
+use super::stores::{StoreId, Stores};
 use super::{BLOCK_TOKENS, BLOCK_WORDS, PromptChain};
 
 /// The index of one brain.
@@ -31,6 +33,7 @@ pub(super) struct Indexes {
     pub(super) tokens: Index,
     /// Prompts that were read as words. KV events never concern them, so fresh events must not remove them.
     pub(super) words: Index,
+    pub(super) stores: Stores,
     /// By worker id.
     workers: Vec<Option<Arc<WorkerCache>>>,
     /// The block sizes that occur, each once.
@@ -82,36 +85,12 @@ impl WorkerCache {
     }
 }
 
-/// What a placed prompt is expected to leave in the cache of its worker. Empty until it is written.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Prediction(Arc<OnceLock<PredictedBlocks>>);
-
-impl Prediction {
-    pub(super) fn written(&self) -> Option<PredictedBlocks> {
-        self.0.get().copied()
-    }
-}
-
 /// Something that a decision or a response says about a prompt at a worker.
 #[derive(Debug)]
 pub(super) struct Write {
     pub(super) worker: WorkerId,
     pub(super) prompt: PromptChain,
     pub(super) event: PromptEvent,
-}
-
-#[derive(Debug)]
-pub(super) enum PromptEvent {
-    /// The prompt was sent there.
-    Placed(Instant, Prediction),
-    /// Its first token came.
-    Prefilled(Instant, Prediction),
-    /// The attempt ended before that.
-    Failed(Prediction),
-    /// The engine counted this part of it as cached.
-    Counted(Prediction, f64),
-    /// Its blocks may have been reported after its first token.
-    Adopted,
 }
 
 /// What each worker holds of one prompt, in blocks.
@@ -121,6 +100,8 @@ pub struct Found {
     chain: Option<Arc<[PrefixHash]>>,
     /// By block size. Only the first `count` are of this look-up; the others keep their memory.
     by_size: Vec<(u32, Holdings)>,
+    /// The same for stores, by their ids; empty while there are none.
+    stores: Vec<(u32, Holdings)>,
     count: usize,
     links: Vec<PrefixHash>,
 }
@@ -134,6 +115,12 @@ impl Found {
     /// The next look-up is a new one.
     pub(super) fn forget(&mut self) {
         self.chain = None;
+    }
+
+    /// How many leading blocks a store holds.
+    pub(super) fn in_store(&self, store: StoreId, size: u32) -> u32 {
+        let found = self.stores.iter().take(self.count).find(|it| it.0 == size);
+        found.map_or(0, |it| it.1.of(store.place()).blocks)
     }
 
     pub(super) fn of(&self, worker: WorkerId, size: u32) -> Holding {
@@ -150,6 +137,7 @@ impl CacheIndex {
         let indexes = Indexes {
             tokens: Index::new(tokens),
             words: Index::new(words),
+            stores: Stores::new(settings),
             workers: Vec::new(),
             sizes: Vec::new(),
             links: Vec::new(),
@@ -209,6 +197,7 @@ impl Indexes {
         self.workers.resize(places, None);
         let cache: Arc<WorkerCache> = Arc::default();
         self.workers[worker.index()] = Some(cache.clone());
+        self.stores.set(worker, None);
         self.tokens.join(worker);
         self.words.join(worker);
         self.count_sizes();
@@ -218,6 +207,7 @@ impl Indexes {
     pub(super) fn leave(&mut self, worker: WorkerId) {
         self.tokens.leave(worker);
         self.words.leave(worker);
+        self.stores.set(worker, None);
         if let Some(place) = self.workers.get_mut(worker.index()) {
             *place = None;
         }
@@ -284,7 +274,16 @@ impl Indexes {
             let (of, holdings) = &mut found.by_size[found.count];
             *of = size;
             look(index, chain, holdings);
+            if let Some(stores) = self.stores.index(prompt.unit) {
+                found.stores.resize_with(found.stores.len().max(found.count + 1), Default::default);
+                let (of, holdings) = &mut found.stores[found.count];
+                *of = size;
+                look(stores, chain, holdings);
+            }
             found.count += 1;
+        }
+        if self.stores.index(prompt.unit).is_none() {
+            found.stores.clear();
         }
     }
 
@@ -308,7 +307,7 @@ impl Indexes {
         let index = of(prompt.unit, &mut self.tokens, &mut self.words);
         match event {
             PromptEvent::Placed(now, prediction) => {
-                let _ = prediction.0.set(index.predict(*now, *worker, chain));
+                prediction.set_written(index.predict(*now, *worker, chain));
             }
             PromptEvent::Prefilled(now, prediction) => {
                 if let Some(predicted) = prediction.written() {
@@ -320,6 +319,8 @@ impl Indexes {
                     index.forget(*worker, chain, predicted);
                 }
             }
+            // What came from a store counts as cached too, so it tells nothing of the worker's own cache.
+            PromptEvent::Counted(..) if self.stores.of(*worker).is_some() => {}
             PromptEvent::Counted(prediction, part) => {
                 if let Some(predicted) = prediction.written() {
                     let found = found_blocks(prompt, size, predicted, *part);
@@ -328,22 +329,12 @@ impl Indexes {
             }
             PromptEvent::Adopted => {}
         }
+        self.stores.apply((*worker, prompt), chain, event, size);
         // The engine has computed the prompt: places blocks that it reported without a known position.
         if matches!(event, PromptEvent::Prefilled(..) | PromptEvent::Adopted) && prompt.unit == Unit::Tokens {
             self.tokens.adopt(*worker, chain);
         }
         self.count(*worker);
-    }
-}
-
-/// How many blocks the engine has found in its cache, if it counted this part of the prompt as cached.
-fn found_blocks(prompt: &PromptChain, size: u32, predicted: PredictedBlocks, part: f64) -> u32 {
-    let found = (part * prompt.units as f64 / f64::from(size)).round() as u32;
-    match prompt.unit {
-        // Code has twice the tokens of prose in as many bytes, so a part of the tokens is only roughly the same part of the
-        // words. Without this, a cached half that was prose passed for a miss, and a miss removes everything older.
-        Unit::Words if (predicted.from / 2..=predicted.from * 2).contains(&found) => predicted.from,
-        Unit::Words | Unit::Tokens => found,
     }
 }
 

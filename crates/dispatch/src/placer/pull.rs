@@ -1,7 +1,9 @@
-//! What workers could pull of a prompt from another worker that holds it.
+//! What workers could fetch of a prompt that they do not hold themselves: pull it from another worker, or load it from a store
+//! that they share.
 //!
 //! The source is the ready worker that holds the longest prefix of the prompt, as far as that is computed already. Each other
-//! worker that can pull is offered what it lacks of that prefix, if fetching it costs less than computing it.
+//! worker that can pull is offered what it lacks of that prefix, if fetching it costs less than computing it. What a store
+//! holds engines load without being told.
 
 use maitre_base::{RequestId, Tokens, WorkerId};
 use maitre_fleet::WorkerSnapshot;
@@ -42,20 +44,38 @@ impl PullSurvey {
         (snapshots, held): (&[WorkerSnapshot], &[Held]),
         unfinished: &UnfinishedPrompts,
     ) {
-        let Some(source) = source((world, query), (snapshots, held), unfinished) else { return };
+        let source = source((world, query), (snapshots, held), unfinished);
+        let stored = query.prompt.filter(|_| world.cache.has_stores());
+        if held.is_empty() || source.is_none() && stored.is_none() {
+            return;
+        }
         self.fetches.extend(snapshots.iter().zip(held).map(|(snapshot, held)| {
-            let tokens = source.held - (held.tokens + held.below);
-            if tokens == Tokens::ZERO || !world.fleet.may_pull(world.now, snapshot.worker) {
-                return Fetch::default();
-            }
-            let TransferTime { own, queue } = world.fleet.pull_time(snapshot.worker, tokens);
-            let fetch = Fetch { tokens, seconds: own + queue, from: Some(source.worker) };
-            let pace = pace(snapshot.prefill, snapshot.decode);
-            match least_delay::pays(fetch, &pace, snapshot.promised, snapshot.requests) {
-                true => fetch,
-                false => Fetch::default(),
+            let held = held.tokens + held.below;
+            let stored = stored.map(|it| world.cache.in_store(snapshot.worker, it, query.ask.prefill));
+            match stored.filter(|&it| it > held && source.is_none_or(|source| source.held <= it)) {
+                Some(stored) => load(world, snapshot, stored - held),
+                None => source.map_or_else(Fetch::default, |it| pull(world, snapshot, (it, held))),
             }
         }));
+    }
+}
+
+fn load(world: &World<'_>, snapshot: &WorkerSnapshot, tokens: Tokens) -> Fetch {
+    let TransferTime { own, queue } = world.fleet.load_time(snapshot.worker, tokens);
+    Fetch { tokens, seconds: own + queue, from: None }
+}
+
+fn pull(world: &World<'_>, snapshot: &WorkerSnapshot, (source, held): (PullSource, Tokens)) -> Fetch {
+    let tokens = source.held - held;
+    if tokens == Tokens::ZERO || !world.fleet.may_pull(world.now, snapshot.worker) {
+        return Fetch::default();
+    }
+    let TransferTime { own, queue } = world.fleet.pull_time(snapshot.worker, tokens);
+    let fetch = Fetch { tokens, seconds: own + queue, from: Some(source.worker) };
+    let pace = pace(snapshot.prefill, snapshot.decode);
+    match least_delay::pays(fetch, &pace, snapshot.promised, snapshot.requests) {
+        true => fetch,
+        false => Fetch::default(),
     }
 }
 

@@ -47,9 +47,19 @@ impl Fleet {
         self.pull_times.time(self.worker(worker).map_or_else(Fetches::default, |it| it.fetches), tokens)
     }
 
-    /// A worker is to pull so many tokens from another. Returns how many are before them on its link.
-    pub fn begin_pull(&mut self, worker: WorkerId, source: WorkerId, tokens: Tokens) -> Tokens {
-        if let Some(it) = self.pulls_of_mut(source) {
+    /// How long this worker would take to load the KV cache of so many tokens from a store that it shares.
+    pub fn load_time(&self, worker: WorkerId, tokens: Tokens) -> TransferTime {
+        self.load_times.time(self.worker(worker).map_or_else(Fetches::default, |it| it.fetches), tokens)
+    }
+
+    /// So many tokens, with those before them on the same link, were loaded from a store.
+    pub fn learn_load(&mut self, tokens: Tokens, took: Duration) {
+        self.load_times.learn(tokens, took);
+    }
+
+    /// A worker is to pull so many tokens from another, or to load them from a store. Returns how many are before them on its link.
+    pub fn begin_pull(&mut self, worker: WorkerId, source: Option<WorkerId>, tokens: Tokens) -> Tokens {
+        if let Some(it) = source.and_then(|it| self.pulls_of_mut(it)) {
             it.under_way += 1;
         }
         self.promise_fetch(worker, tokens);
@@ -57,8 +67,8 @@ impl Fleet {
     }
 
     /// The pull is over, whatever came of it.
-    pub fn end_pull(&mut self, worker: WorkerId, source: WorkerId, tokens: Tokens) {
-        if let Some(it) = self.pulls_of_mut(source) {
+    pub fn end_pull(&mut self, worker: WorkerId, source: Option<WorkerId>, tokens: Tokens) {
+        if let Some(it) = source.and_then(|it| self.pulls_of_mut(it)) {
             it.under_way = it.under_way.saturating_sub(1);
         }
         self.end_fetch(worker, tokens, true);
@@ -122,12 +132,12 @@ mod tests {
         let is_source = |fleet: &Fleet, at, watch| fleet.is_source(seconds(at), OTHER, watch);
         assert!(is_source(&fleet, 0, PullWatch::FirstToken));
         assert!(!is_source(&fleet, 0, PullWatch::Nothing));
-        fleet.begin_pull(ONE, OTHER, Tokens(1_000));
+        fleet.begin_pull(ONE, Some(OTHER), Tokens(1_000));
         assert!(!is_source(&fleet, 0, PullWatch::FirstToken));
         fleet.learn_pull(seconds(1), OTHER, Tokens(1_000), Duration::from_millis(50));
         assert!(is_source(&fleet, 1, PullWatch::Nothing));
         assert!(!is_source(&fleet, 61, PullWatch::Nothing), "proven too long ago");
-        fleet.end_pull(ONE, OTHER, Tokens(1_000));
+        fleet.end_pull(ONE, Some(OTHER), Tokens(1_000));
         assert!(is_source(&fleet, 61, PullWatch::FirstToken));
     }
 
@@ -150,11 +160,11 @@ mod tests {
         let mut fleet = pair();
         let idle = fleet.pull_time(ONE, Tokens(8_000));
         assert_eq!(idle.queue, 0.0);
-        assert_eq!(fleet.begin_pull(ONE, OTHER, Tokens(10_000)), Tokens::ZERO);
-        assert_eq!(fleet.begin_pull(ONE, OTHER, Tokens(5_000)), Tokens(10_000));
+        assert_eq!(fleet.begin_pull(ONE, Some(OTHER), Tokens(10_000)), Tokens::ZERO);
+        assert_eq!(fleet.begin_pull(ONE, Some(OTHER), Tokens(5_000)), Tokens(10_000));
         assert!(fleet.pull_time(ONE, Tokens(8_000)).queue > 0.0);
-        fleet.end_pull(ONE, OTHER, Tokens(10_000));
-        fleet.end_pull(ONE, OTHER, Tokens(5_000));
+        fleet.end_pull(ONE, Some(OTHER), Tokens(10_000));
+        fleet.end_pull(ONE, Some(OTHER), Tokens(5_000));
         assert_eq!(fleet.pull_time(ONE, Tokens(8_000)), idle);
     }
 }

@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use maitre_base::{Instant, TenantId};
+use maitre_base::{Instant, TenantId, Tokens};
 use maitre_dispatch::Brain;
 use maitre_dispatch::observer::decision::{AttemptOutcome, Considered, Decision};
 use maitre_policy::least_delay::DelayTerms;
 use maitre_policy::{Candidate, Fetch, Pace};
 use maitre_views::decision::{
-    CandidateView, DecisionDetail, DecisionEvent, DecisionList, DecisionSummary, PrefillView, PriceTerms,
-    PullView, ShadowChoice,
+    CandidateView, DecisionDetail, DecisionEvent, DecisionList, DecisionSummary, FetchView, PrefillView,
+    PriceTerms, ShadowChoice,
 };
 use maitre_views::text::Text;
 use maitre_views::worker::Rates;
@@ -201,18 +201,17 @@ pub(super) fn detail(router: &RouterState, decision: &Decision) -> DecisionDetai
             price_here_ms: millis(it.here),
             price_elsewhere_ms: millis(it.elsewhere),
         }),
-        pull: decision.chosen().and_then(|it| pull(router, it.candidate.fetch)),
+        fetch: decision.chosen().and_then(|it| fetch(router, it.candidate.fetch)),
         candidates: decision.candidates.iter().map(|it| candidate(router, decision, it)).collect(),
         shadows: shadows.collect(),
     }
 }
 
-/// From where the chosen worker pulls. A worker that has left has no address any more.
-fn pull(router: &RouterState, fetch: Fetch) -> Option<PullView> {
-    let worker = fetch.from?;
-    Some(PullView {
-        worker: worker.0,
-        url: router.brain.link(worker).map(|it| it.url.clone().into()),
+/// What the chosen worker fetches. A worker that has left has no address any more.
+fn fetch(router: &RouterState, fetch: Fetch) -> Option<FetchView> {
+    (fetch.tokens > Tokens::ZERO).then(|| FetchView {
+        worker: fetch.from.map(|it| it.0),
+        url: fetch.from.and_then(|it| Some(router.brain.link(it)?.url.clone().into())),
         tokens: fetch.tokens.0,
         expected_ms: millis(fetch.seconds),
     })
@@ -226,7 +225,7 @@ fn candidate(router: &RouterState, decision: &Decision, considered: &Considered)
         chosen: it.worker == decision.worker,
         cached_tokens: it.held.0,
         cached_slow_tokens: it.held_below.0,
-        pulled_tokens: it.fetch.tokens.0,
+        fetched_tokens: it.fetch.tokens.0,
         prefill_tokens: it.promised.prefill.0,
         decode_tokens: it.promised.decode.0,
         requests: it.requests,

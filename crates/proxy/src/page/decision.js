@@ -106,7 +106,7 @@ function content(decision) {
     el("p.meta.quiet", {}, meta(decision)),
     el("p.because", {}, sentence.why(decision)),
     decision.prefill ? el("p", {}, sentence.prefill(decision.prefill)) : null,
-    decision.pull ? el("p", {}, sentence.pull(decision.pull)) : null,
+    decision.fetch ? el("p", {}, sentence.fetched(decision.fetch)) : null,
     decision.strategy === "least-delay" || candidates.length === 0 ? null
       : el("p.quiet", {}, `${decision.strategy} does not use these prices: they are those of least-delay, for comparison.`),
     el("h3", {}, "Candidates"),

@@ -94,9 +94,11 @@ export function prefill({ worker, url, fetched_tokens: fetched, price_here_ms: h
     + `That costs ${format.ms(elsewhere)}; prefilled where it is answered, ${format.ms(here)}.`;
 }
 
-/** The worker from which the chosen one pulls KV cache. */
-export function pull({ worker, url, tokens, expected_ms: expected }) {
-  return `Pulls the KV cache of ${format.count(tokens)} tokens from ${url ?? `worker ${worker}`}, expected within ${format.ms(expected)}.`;
+/** What the chosen worker fetches, and from where. */
+export function fetched({ worker, url, tokens, expected_ms: expected }) {
+  const cache = `the KV cache of ${format.count(tokens)} tokens from`;
+  const how = worker === null ? `Loads ${cache} its store` : `Pulls ${cache} ${url ?? `worker ${worker}`}`;
+  return `${how}, expected within ${format.ms(expected)}.`;
 }
 
 /** Predicted and actual time, as one sentence. */

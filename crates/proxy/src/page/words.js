@@ -75,7 +75,7 @@ export const TERMS = [
   ["wait", "time until the work already promised to the worker is prefilled"],
   ["floor", "minimum TTFT there, however short the prompt"],
   ["prefill", "computing the part of the prompt that is not cached"],
-  ["fetch", "fetching KV cache that another worker holds"],
+  ["fetch", "fetching KV cache that another worker or a store holds"],
   ["behind", "delay for requests that arrive there during this prefill"],
   ["pushed", "recomputing what this prompt evicts from a full cache"],
   ["others", "delay for requests that stream there"],

@@ -1,6 +1,8 @@
-//! A worker pulls KV cache from another that holds it: when, from whom, and what ends with it.
+//! A worker pulls KV cache from another that holds it, or loads it from a store: when, from where, and what ends with it.
 
 use super::*;
+use crate::cache::CacheQuery;
+use crate::cache::stores::StoreId;
 use maitre_fleet::pulls::PullWatch;
 
 /// Tokens of a prompt, and how long it takes to compute.
@@ -131,4 +133,84 @@ fn an_answer_in_one_piece_pulls_only_from_a_proven_source() {
     harness.on(Event::Left { request: RequestId(3) });
     harness.brain.parts.fleet.learn_pull(harness.now, holder, Tokens(1_000), Duration::from_millis(25));
     assert_eq!(pulled_from(harness.placement(whole(4))), Some(holder));
+}
+
+const STORE: StoreId = StoreId(0);
+
+/// So many workers that share a store. One has computed the long prompt; returns which.
+fn sharing(count: u32) -> (Harness, WorkerId) {
+    let mut harness = Harness::cached(count, Name::LeastDelay, 1);
+    for worker in (0..count).map(WorkerId) {
+        harness.on(Event::WorkerStore { worker, store: Some(STORE) });
+    }
+    let holder = harness.ask(1, &text(1, LONG)).worker;
+    harness.now = harness.now + LONG_TAKES;
+    harness.answer(1, None);
+    (harness, holder)
+}
+
+/// Tokens that the worker of a request is to prefill for it.
+fn prefill(harness: &mut Harness, request: u64, tokens: &[u32]) -> Tokens {
+    let before = harness.promised();
+    let worker = harness.ask(request, tokens).worker.index();
+    harness.promised()[worker].prefill - before[worker].prefill
+}
+
+#[test]
+fn what_one_member_computed_every_member_loads() {
+    let (mut harness, holder) = sharing(2);
+    busy(&mut harness, holder);
+    let placement = harness.ask(3, &text(1, LONG));
+    assert_ne!(placement.worker, holder);
+    assert_eq!(placement.pull, None, "the engine loads by itself");
+    assert!(harness.promised()[placement.worker.index()].prefill < Tokens(100));
+}
+
+#[test]
+fn a_store_has_only_what_is_computed_and_only_for_its_members() {
+    let (mut harness, holder) = sharing(2);
+    busy(&mut harness, holder);
+    // These are being computed by the holder.
+    assert!(prefill(&mut harness, 3, &text(900, LONG)) > Tokens(30_000));
+    harness.on(Event::Left { request: RequestId(3) });
+    harness.begin(900);
+    assert!(prefill(&mut harness, 4, &text(900, LONG)) < Tokens(100));
+    harness.on(Event::Left { request: RequestId(4) });
+    harness.on(Event::WorkerStore { worker: WorkerId(1 - holder.0), store: Some(StoreId(1)) });
+    assert!(prefill(&mut harness, 5, &text(900, LONG)) > Tokens(30_000));
+}
+
+#[test]
+fn a_store_that_lost_its_members_is_forgotten() {
+    let (mut harness, holder) = sharing(2);
+    for store in [None, Some(STORE)] {
+        (0..2).for_each(|it| drop(harness.on(Event::WorkerStore { worker: WorkerId(it), store })));
+    }
+    busy(&mut harness, holder);
+    assert!(prefill(&mut harness, 3, &text(1, LONG)) > Tokens(30_000));
+}
+
+/// What the store is believed to hold of a prompt.
+fn stored(harness: &mut Harness, tokens: &[u32]) -> Tokens {
+    let prompt = harness.prompt(tokens, None);
+    let tokens = Tokens(prompt.units);
+    let cache = &mut harness.brain.parts.cache;
+    cache.peek(CacheQuery { prompt: &prompt, tokens, snapshots: &[] }, &mut Vec::new());
+    cache.in_store(WorkerId(0), &prompt, tokens)
+}
+
+#[test]
+fn what_a_store_has_evicted_is_learned_from_the_counts_of_answers() {
+    let (mut harness, _) = sharing(2);
+    let serve = |harness: &mut Harness, request, which, counted| {
+        harness.ask(request, &text(which, LONG));
+        harness.now = harness.now + LONG_TAKES;
+        harness.answer(request, counted);
+    };
+    serve(&mut harness, 2, 2, None);
+    assert!(stored(&mut harness, &text(1, LONG)) > Tokens(30_000));
+    let missed = Counted { prompt: Some(u64::from(LONG)), cached: Some(0), answer: Some(2) };
+    serve(&mut harness, 3, 2, Some(missed));
+    assert_eq!(stored(&mut harness, &text(1, LONG)), Tokens::ZERO, "it is older than what was missed");
+    assert!(stored(&mut harness, &text(2, LONG)) > Tokens(30_000), "it was computed again");
 }
