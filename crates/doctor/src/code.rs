@@ -32,6 +32,8 @@ pub enum Code {
     WorkerUnknown,
     NoModels,
     RolesUnpaired,
+    HandoffMissing,
+    HandoffHost,
     RequestsFail,
     PrefixCachingOff,
     TokenizerUnusable,
@@ -45,6 +47,7 @@ pub enum Code {
     BeliefsWrong,
     QueueFull,
     KeyWanted,
+    HandoffsExpired,
     ModelsDiffer,
     RouterModels,
     HitsNone,
@@ -70,7 +73,7 @@ pub enum Code {
 }
 
 impl Code {
-    pub const ALL: [Code; 43] = [
+    pub const ALL: [Code; 46] = [
         Code::Unreachable,
         Code::NotAnEngine,
         Code::RouterUnreachable,
@@ -79,6 +82,8 @@ impl Code {
         Code::WorkerUnknown,
         Code::NoModels,
         Code::RolesUnpaired,
+        Code::HandoffMissing,
+        Code::HandoffHost,
         Code::RequestsFail,
         Code::PrefixCachingOff,
         Code::TokenizerUnusable,
@@ -92,6 +97,7 @@ impl Code {
         Code::BeliefsWrong,
         Code::QueueFull,
         Code::KeyWanted,
+        Code::HandoffsExpired,
         Code::ModelsDiffer,
         Code::RouterModels,
         Code::HitsNone,
@@ -147,6 +153,9 @@ impl Code {
             Code::RanksHidden => "ranks-hidden",
             Code::AdaptersAlias => "adapters-alias",
             Code::RolesUnpaired => "roles-unpaired",
+            Code::HandoffMissing => "handoff-missing",
+            Code::HandoffHost => "handoff-host",
+            Code::HandoffsExpired => "handoffs-expired",
             Code::CachedTokensHidden => "cached-tokens-hidden",
             Code::PromptsUnread => "prompts-unread",
             Code::BlockSizesDiffer => "block-sizes-differ",

@@ -48,6 +48,9 @@ pub struct Worker {
     /// As configured; one unless the operator sets another number.
     pub ranks: u32,
     pub role: Role,
+    pub handoff: Handoff,
+    /// Prompts that it computed for others and nobody fetched in time.
+    pub expired_handoffs: u64,
     pub reach: Reach,
     pub kind: EngineKind,
     pub listed: Listed,
@@ -60,6 +63,16 @@ pub struct Worker {
     pub first_token: Option<Duration>,
     /// How far its clock is ahead of ours, in seconds, by its `date` header; none without that header.
     pub clock_ahead: Option<f64>,
+}
+
+/// What a prefill worker hands over.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Handoff {
+    Unasked,
+    /// Its answer names nothing to fetch.
+    None,
+    /// The host of its KV cache, as it names it.
+    At(String),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -261,6 +274,8 @@ impl Worker {
             url,
             ranks: 1,
             role: Role::Both,
+            handoff: Handoff::Unasked,
+            expired_handoffs: 0,
             reach,
             kind: EngineKind::Generic,
             listed: Listed::Models(Vec::new()),

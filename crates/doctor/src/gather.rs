@@ -4,6 +4,7 @@
 //! nothing here fails.
 
 mod events;
+mod handoff;
 mod requests;
 mod router;
 mod tokens;
@@ -111,13 +112,15 @@ async fn look_at(tools: Arc<Tools>, worker: WorkerUrl) -> Worker {
     let answers: Vec<ProbeReply<'_>> = pages.iter().map(|(path, page)| answer(path, page)).collect();
     let kind = engine::detect(&answers);
     let reach = Reach::Answers { path: path.clone(), status: health.status };
+    let (metered, expired_handoffs) = metered(&client, kind).await;
     let mut facts = Worker {
         ranks: worker.options.ranks,
         role: worker.options.role,
         kind,
         listed: listed(&pages, plan.key.is_some()),
         about: engine::about(kind, &answers),
-        metered: metered(&client, kind).await,
+        metered,
+        expired_handoffs,
         clock_ahead: ahead(&health),
         ..Worker::unknown(url, reach)
     };
@@ -127,6 +130,7 @@ async fn look_at(tools: Arc<Tools>, worker: WorkerUrl) -> Worker {
     let sought = events::seek(&client, &plan.settings, &worker, kind).await;
     let (events, asked) = events::follow(sought, &client, plan, &facts).await;
     (facts.events, facts.asked) = (events, asked);
+    facts.handoff = handoff::ask(&client, &facts, plan.requests).await;
     facts.compared = tokens::compare(&client, &facts, &tools.tokenizers).await;
     facts
 }
@@ -157,12 +161,13 @@ fn listed(pages: &[(&str, HttpPage)], with_key: bool) -> Listed {
     }
 }
 
-async fn metered(client: &DoctorClient, kind: EngineKind) -> Metered {
+/// Its load, and how many handoffs nobody fetched.
+async fn metered(client: &DoctorClient, kind: EngineKind) -> (Metered, u64) {
     let mut first = None;
     for &path in kind.metrics_paths() {
         let seen = match client.ask(Question::get(path)).await {
             Ok(page) if page.is_success() => match engine::parse_metrics(kind, None, &page.body) {
-                Ok(load) => return Metered::Read(load),
+                Ok(load) => return (Metered::Read(load), handoff::expired(&page.body)),
                 Err(error) => Metered::Foreign(short(&error.to_string())),
             },
             Ok(page) => Metered::Missing { path, status: page.status },
@@ -171,7 +176,7 @@ async fn metered(client: &DoctorClient, kind: EngineKind) -> Metered {
         // The best place comes first.
         first.get_or_insert(seen);
     }
-    first.unwrap_or(Metered::Read(maitre_base::EngineLoad::default()))
+    (first.unwrap_or(Metered::Read(maitre_base::EngineLoad::default())), 0)
 }
 
 /// The minimum by which the worker's clock is ahead: its second may have begun up to a second before.

@@ -6,6 +6,7 @@
 mod alike;
 mod caching;
 mod events;
+mod handoff;
 mod machine;
 mod reach;
 mod router;
@@ -20,10 +21,11 @@ use super::report::{Check, Outcome, Report};
 type Judge = fn(&Fleet) -> Outcome;
 
 /// In the order of the report.
-const CHECKS: [(&str, Judge); 16] = [
+const CHECKS: [(&str, Judge); 17] = [
     ("reach", reach::reach),
     ("models", reach::models),
     ("roles", alike::roles),
+    ("handoffs", handoff::handoffs),
     ("metrics", machine::metrics),
     ("blocks", alike::blocks),
     ("versions", alike::versions),

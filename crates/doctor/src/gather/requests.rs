@@ -49,7 +49,7 @@ pub(super) struct Asker {
 
 impl Asker {
     pub(super) fn new(client: &DoctorClient, worker: &Worker, model: String) -> Asker {
-        let client = DoctorClient { timeout: client.timeout * ANSWER_TIMES, ..client.clone() };
+        let client = patient(client);
         let room = worker.models().first().and_then(|it| it.max_model_len).map_or(u64::MAX, |it| it / 4);
         let words =
             worker.block_tokens().map_or(WORDS_USUAL, |it| 3 * it).clamp(WORDS_MIN, WORDS_MAX).min(room);
@@ -116,7 +116,7 @@ fn usage(page: Result<HttpPage, Unanswered>) -> Result<Usage, String> {
 
 /// Time to the first chunk of a streamed answer, the minimum of a few; none if unknown.
 pub(super) async fn time(client: &DoctorClient, model: &str) -> Option<Duration> {
-    let client = DoctorClient { timeout: client.timeout * ANSWER_TIMES, ..client.clone() };
+    let client = patient(client);
     let mut least: Option<Duration> = None;
     for _ in 0..STREAMS {
         let mut body = body(CHAT, model, "Say one word.");
@@ -127,7 +127,12 @@ pub(super) async fn time(client: &DoctorClient, model: &str) -> Option<Duration>
     least
 }
 
-fn body(path: &str, model: &str, prompt: &str) -> Value {
+/// A client that waits for a response.
+pub(super) fn patient(client: &DoctorClient) -> DoctorClient {
+    DoctorClient { timeout: client.timeout * ANSWER_TIMES, ..client.clone() }
+}
+
+pub(super) fn body(path: &str, model: &str, prompt: &str) -> Value {
     match path {
         CHAT => json!({
             "model": model, "max_tokens": 1, "temperature": 0,

@@ -11,8 +11,8 @@ use maitre_net::tls::TlsFailure;
 use super::{judge, odd_ones};
 use crate::code::Code;
 use crate::facts::{
-    Admin, Answered, Asked, Compared, Comparison, Events, Fleet, Here, Listed, Metered, OpenAdmin, Published,
-    Reach, Replay, Router, Salted, Stream, Unanswered, Worker,
+    Admin, Answered, Asked, Compared, Comparison, Events, Fleet, Handoff, Here, Listed, Metered, OpenAdmin,
+    Published, Reach, Replay, Router, Salted, Stream, Unanswered, Worker,
 };
 use crate::report::Finding;
 
@@ -116,10 +116,42 @@ fn a_role_needs_its_counterpart() {
 }
 
 #[test]
+fn what_a_prefill_worker_hands_over_must_be_reachable() {
+    let pair = |handoff: Handoff, urls: [&'static str; 2]| {
+        move |fleet: &mut Fleet| {
+            fleet.workers.truncate(2);
+            for (worker, (url, role)) in
+                fleet.workers.iter_mut().zip(urls.iter().zip([Role::Prefill, Role::Decode]))
+            {
+                (worker.url, worker.role) = ((*url).to_owned(), role);
+            }
+            fleet.workers[0].handoff = handoff;
+        }
+    };
+    let (near, far) =
+        (["http://10.0.0.1:1", "http://10.0.0.1:2"], ["http://10.0.0.1:1", "http://10.0.0.2:1"]);
+    let at = |host: &str| Handoff::At(host.to_owned());
+    check(pair(at("localhost"), near), &[]);
+    check(pair(at("10.0.0.1"), far), &[]);
+    check(pair(Handoff::Unasked, far), &[]);
+    for host in ["localhost", "127.0.0.1", "[::1]"] {
+        let found = check(pair(at(host), far), &[(Code::HandoffHost, Some(0))]);
+        assert!(found[0].fix.contains("VLLM_NIXL_SIDE_CHANNEL_HOST=10.0.0.1,"), "{found:?}");
+    }
+    check(pair(Handoff::None, near), &[(Code::HandoffMissing, Some(0))]);
+    let expired = |fleet: &mut Fleet| {
+        pair(at("10.0.0.1"), far)(fleet);
+        fleet.workers[0].expired_handoffs = 3;
+    };
+    let found = check(expired, &[(Code::HandoffsExpired, Some(0))]);
+    assert!(found[0].what.contains("3 prompts"), "{found:?}");
+}
+
+#[test]
 fn a_healthy_fleet_has_no_finding_and_a_line_for_each_check() {
     check(|_| {}, &[]);
     let report = judge(&fleet());
-    assert_eq!(report.checks.len(), 16);
+    assert_eq!(report.checks.len(), 17);
     assert!(report.checks.iter().all(|it| !it.said.is_empty()), "{:#?}", report.checks);
     // An unexamined worker is not healthy, but has no fault either.
     check(

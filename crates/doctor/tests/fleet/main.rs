@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 use std::time::Duration;
 
+use maitre_base::Role;
 use maitre_doctor::code::Code;
 use maitre_doctor::report::Finding;
 use maitre_doctor::{DoctorPlan, judge, look};
@@ -16,6 +17,7 @@ use maitre_sim::events;
 use maitre_sim::events::disturbance::Disturbance;
 use maitre_sim::http::fault::{Fault, Injection, Scope};
 use maitre_sim::http::misconfiguration::{Misconfiguration, Misconfigurations};
+use maitre_sim::http::transfer::{Connector, NixlConfig, TransferConfig};
 use maitre_sim::http::{self, Host};
 use maitre_sim::profile::{H200_8B, Profile};
 use maitre_tokens::chat::Chat;
@@ -115,6 +117,25 @@ fn tokenize(body: &[u8]) -> Option<Vec<u32>> {
     let messages = body["messages"].to_string();
     // The fixture's template prints no date.
     Some(OURS.chat(&Chat::new(&messages, Date::of_unix_seconds(0))).ok()?.tokens)
+}
+
+#[tokio::test]
+async fn a_prefill_worker_must_hand_something_over() {
+    let nixl = || {
+        let config = engine();
+        let connector = Connector::Nixl(NixlConfig::default());
+        let transfer = TransferConfig::new(connector, ANYWHERE, &config.engine.profile);
+        http::HostConfig { transfer: Some(transfer), ..config }
+    };
+    for (prefill, expected) in [(nixl(), vec![]), (engine(), vec![Code::HandoffMissing])] {
+        let mut ward = Ward::of([prefill, nixl()]).await;
+        let roles = [Role::Prefill, Role::Decode];
+        ward.plan.settings.workers.iter_mut().zip(roles).for_each(|(it, role)| it.options.role = role);
+        let codes: Vec<Code> = ward.findings().await.iter().map(|it| it.code).collect();
+        assert_eq!(codes, expected);
+        ward.plan.requests = false;
+        ward.check_well().await;
+    }
 }
 
 #[tokio::test]
