@@ -14,9 +14,10 @@ pub(crate) mod survey;
 
 use maitre_base::{ClassId, Instant, Rng, Tokens, WorkerId};
 use maitre_fleet::pulls::PullWatch;
+use maitre_fleet::rates::LinearFit;
 use maitre_fleet::{Fleet, ModelId, Wanted, WorkerSnapshot};
 use maitre_policy::split::SplitRule;
-use maitre_policy::{Ask, Candidate, Name, Needs, Pick, Strategy, Why};
+use maitre_policy::{Ask, Candidate, Name, Needs, Pace, Pick, Strategy, Why};
 use maitre_queue::limits::{Caps, WorkerLimits, limits, limits_of_first};
 
 use crate::cache::{Cache, CacheQuery, PromptChain};
@@ -390,4 +391,8 @@ impl Placer {
         let beliefs = Beliefs { cache, reservations, in_use: self.in_use.as_ref() };
         View { survey: &self.survey, strategy: self.strategies.of(query.model()), beliefs }
     }
+}
+
+fn pace(prefill: LinearFit, decode: LinearFit) -> Pace {
+    Pace { floor: prefill.base, prefill_token: prefill.slope, step: decode.base, step_request: decode.slope }
 }

@@ -1,6 +1,6 @@
 //! How far a worker is trusted as a source of KV cache that others pull.
 //!
-//! A worker that is told to pull from one that is dead or silent waits half a minute before it computes the prompt itself
+//! A worker that is to pull from one that is dead or silent waits half a minute before it computes the prompt itself
 //! (vLLM 0.32). So a source about which nothing is known serves one pull at a time, and one that failed rests.
 
 use std::time::Duration;

@@ -10,8 +10,7 @@ use maitre_fleet::WorkerSnapshot;
 use maitre_fleet::transfers::TransferTime;
 use maitre_policy::{Fetch, least_delay};
 
-use super::survey::pace;
-use super::{Query, World};
+use super::{Query, World, pace};
 use crate::cache::{Held, PromptChain, blocks_in_tokens, tokens_in_blocks};
 
 /// For each worker of a survey what it would pull; empty where nobody can.

@@ -5,15 +5,14 @@ use std::time::Duration;
 
 use maitre_base::{Instant, Promise, PromisedWork, Tokens, WorkerId};
 use maitre_fleet::WorkerSnapshot;
-use maitre_fleet::rates::LinearFit;
 use maitre_index::feed::Trust;
 use maitre_index::prefix::Unit;
-use maitre_policy::{Ask, Candidate, Fetch, Pace};
+use maitre_policy::{Ask, Candidate, Fetch};
 
 use super::in_use::{InUse, Used};
 use super::pull::PullSurvey;
 use super::sent::LastSent;
-use super::{Admission, Query, World};
+use super::{Admission, Query, World, pace};
 use crate::cache::{Cache, Held, blocks_in_tokens};
 use crate::capacity::{first_token_by, has_memory, is_long};
 use crate::reservations::Reservations;
@@ -201,8 +200,4 @@ pub(super) fn candidate(snapshot: &WorkerSnapshot, held: Held, holds: Tokens) ->
         reported: snapshot.reported,
         adapter: snapshot.adapter,
     }
-}
-
-pub(super) fn pace(prefill: LinearFit, decode: LinearFit) -> Pace {
-    Pace { floor: prefill.base, prefill_token: prefill.slope, step: decode.base, step_request: decode.slope }
 }
