@@ -311,6 +311,9 @@ impl Fleet {
         let settings = self.settings;
         let fleet = self.rates;
         self.knee = self.knee_estimator.knee(&self.knee_estimator);
+        for transfers in [&mut self.transfers, &mut self.pull_times, &mut self.load_times] {
+            transfers.settle(now);
+        }
         for it in self.workers.iter_mut().flatten() {
             it.rates.lean(&fleet);
             it.knee = it.knee_estimator.knee(&self.knee_estimator);

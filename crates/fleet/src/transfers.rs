@@ -8,7 +8,7 @@
 
 use std::time::Duration;
 
-use maitre_base::Tokens;
+use maitre_base::{Instant, Tokens};
 
 use crate::rates::{Lean, LinearFit, LinearRegression, MEMORY, tame};
 
@@ -17,6 +17,8 @@ use crate::rates::{Lean, LinearFit, LinearRegression, MEMORY, tame};
 const USUAL: LinearFit = LinearFit { base: 0.020, slope: 4.5e-6 };
 /// How many observations that is worth: links differ a hundredfold.
 const USUAL_WEIGHT: f64 = 0.5;
+/// How long after the last observation all of them are forgotten. Chosen: a trial every few minutes costs little.
+const FORGOTTEN: Duration = Duration::from_secs(300);
 /// An ordinary prompt.
 const SPAN: f64 = 4_000.0;
 
@@ -41,11 +43,15 @@ pub struct TransferTime {
 pub(crate) struct Transfers {
     seen: LinearRegression,
     fit: LinearFit,
+    /// Whether any was observed since the last tick, and the last tick with one.
+    is_fresh: bool,
+    learned_at: Instant,
 }
 
 impl Default for Transfers {
     fn default() -> Transfers {
-        Transfers { seen: LinearRegression::default(), fit: USUAL }
+        let (seen, learned_at) = (LinearRegression::default(), Instant::ZERO);
+        Transfers { seen, fit: USUAL, is_fresh: false, learned_at }
     }
 }
 
@@ -58,11 +64,22 @@ impl Transfers {
         TransferTime { own: self.seconds(tokens), queue: self.fit.slope * fetches.promised.0 as f64 }
     }
 
+    /// Forgets what was observed long ago. Where transfers look slow there are none, and only one could show that they are
+    /// fast again.
+    pub(crate) fn settle(&mut self, now: Instant) {
+        if std::mem::take(&mut self.is_fresh) {
+            self.learned_at = now;
+        } else if now.since(self.learned_at) >= FORGOTTEN {
+            *self = Transfers { learned_at: now, ..Transfers::default() };
+        }
+    }
+
     /// The tokens are those that came, and those before them on the same link.
     pub(crate) fn learn(&mut self, tokens: Tokens, took: Duration) {
         let tokens = tokens.0 as f64;
         self.seen.learn(MEMORY, tokens, tame(took.as_secs_f64(), self.fit.at(tokens)));
         self.fit = self.seen.fit(Lean { fit: USUAL, weight: USUAL_WEIGHT }, SPAN);
+        self.is_fresh = true;
     }
 }
 
@@ -90,6 +107,19 @@ mod tests {
         let time = Transfers::default().time(fetches, Tokens(8_000));
         assert_eq!(time.own, USUAL.at(8_000.0));
         assert_eq!(time.queue, USUAL.at(100_000.0) - USUAL.base);
+    }
+
+    #[test]
+    fn a_slow_link_gets_another_chance_after_minutes_without_a_transfer() {
+        let mut transfers = Transfers::default();
+        let usual = transfers.seconds(Tokens(4_000));
+        let minute = |it: u64| Instant::from_millis(it * 60_000);
+        (0..20).for_each(|_| transfers.learn(Tokens(4_000), Duration::from_secs(9)));
+        transfers.settle(minute(1));
+        transfers.settle(minute(5));
+        assert!(transfers.seconds(Tokens(4_000)) > 1.0);
+        transfers.settle(minute(6));
+        assert_eq!(transfers.seconds(Tokens(4_000)), usual);
     }
 
     #[test]
