@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on has failed")]
 
 use maitre_base::KvEvent;
+use maitre_dialect::continuation::{Break, ContinuableStream, Flow, StreamTerms};
 use maitre_dialect::engine::{self, EngineKind};
 use maitre_dialect::kv::{self, EventBatch, Groups};
 use maitre_dialect::legs::sglang::{Bootstrap, Rooms};
@@ -35,6 +36,36 @@ fn fuzz_request() {
         let text = |key: &str| object.get(key).and_then(Value::as_str);
         assert_eq!(request.model.as_deref(), text("model"));
         assert_eq!(request.stream, object.get("stream") == Some(&Value::Bool(true)));
+    });
+}
+
+const KEPT: &[u8] = include_bytes!("fixtures/vllm-0.32-continuation/cut.sse");
+const REST: &[u8] = include_bytes!("fixtures/vllm-0.32-continuation/chat-rest.sse");
+
+#[test]
+fn fuzz_continuation() {
+    fn feed(stream: &mut ContinuableStream, pieces: &[&[u8]]) -> (Vec<u8>, Flow) {
+        let mut out = Vec::new();
+        let broken = pieces.iter().any(|it| stream.feed(it, &mut out) == Flow::Broken);
+        (out, if broken { Flow::Broken } else { Flow::On })
+    }
+    let small = b": hi\n\ndata: {\"id\":\"a\",\"choices\":[{\"delta\":{\"role\":\"assistant\"}}],\"prompt_token_ids\":[1,2]}\n\ndata: {\"choices\":[{\"delta\":{\"content\":\"x\"},\"token_ids\":[3]}],\"usage\":{\"prompt_tokens\":2}}\n\n";
+    fuzz(HERE, "continuation", &[KEPT, REST, small, STREAM], |input, dice| {
+        let terms = StreamTerms::read(Route::Chat, CHAT).unwrap();
+        let (mut whole, mut cut) = (ContinuableStream::new(terms), ContinuableStream::new(terms));
+        assert_eq!(feed(&mut whole, &[input]), feed(&mut cut, &dice.cut(input)));
+        let broken = whole.break_off();
+        assert_eq!(broken, cut.break_off());
+        if matches!(broken, Break::Rest { .. }) {
+            let request = whole.request(EngineKind::Vllm, CHAT).unwrap();
+            serde_json::from_slice::<Value>(&request).unwrap();
+            assert_eq!(feed(&mut whole, &[input]), feed(&mut cut, &dice.cut(input)));
+            assert_eq!(whole.break_off(), cut.break_off());
+        }
+    });
+    fuzz(HERE, "continuation-terms", &[CHAT, COMPLETION, RESPONSES], |input, dice| {
+        let route = ROUTES[dice.below(ROUTES.len())];
+        let _read = StreamTerms::read(route, input);
     });
 }
 

@@ -1,0 +1,82 @@
+//! Token ids as JSON writes them: `1,2723,201`.
+//!
+//! They are only kept to be written into another request, so they are never turned into numbers. Text takes about five
+//! bytes an id where a number would take four.
+
+use memchr::memchr_iter;
+
+use crate::json::{Raw, Shape};
+
+/// Maximum bytes of one stream's ids. Chosen: six hundred thousand ids, more than the context of most models.
+pub(super) const ID_BYTES_MAX: usize = 4 << 20;
+
+#[derive(Clone, Debug, Default)]
+pub(super) struct IdList {
+    text: String,
+    count: u64,
+}
+
+/// How far a list was at one moment.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct IdMark {
+    bytes: usize,
+    pub(super) count: u64,
+}
+
+impl IdList {
+    pub(super) fn text(&self) -> &str {
+        &self.text
+    }
+
+    pub(super) fn mark(&self) -> IdMark {
+        IdMark { bytes: self.text.len(), count: self.count }
+    }
+
+    /// Forgets what was added since.
+    pub(super) fn rewind(&mut self, mark: IdMark) {
+        self.text.truncate(mark.bytes);
+        self.count = mark.count;
+    }
+
+    /// Adds the ids of an array. Returns false if it has others than whole numbers, or there are too many.
+    #[must_use]
+    pub(super) fn extend(&mut self, array: Raw<'_>) -> bool {
+        let Some(inside) = inside(array) else { return false };
+        if inside.is_empty() {
+            return true;
+        }
+        if self.text.len() + inside.len() >= ID_BYTES_MAX {
+            return false;
+        }
+        if !self.text.is_empty() {
+            self.text.push(',');
+        }
+        self.text.push_str(inside);
+        self.count += count(inside);
+        true
+    }
+
+    /// Whether an array has the same ids.
+    pub(super) fn equals(&self, array: Raw<'_>) -> bool {
+        let ids = |text: &'_ str| text.split(',').map(str::trim_ascii).map(str::to_owned).collect::<Vec<_>>();
+        inside(array).is_some_and(|it| it == self.text || ids(it) == ids(&self.text))
+    }
+}
+
+/// How many ids an array has; none if it is no array of whole numbers.
+pub(super) fn count_of(array: Raw<'_>) -> Option<u64> {
+    inside(array).map(count)
+}
+
+fn count(inside: &str) -> u64 {
+    if inside.is_empty() { 0 } else { memchr_iter(b',', inside.as_bytes()).count() as u64 + 1 }
+}
+
+fn inside(array: Raw<'_>) -> Option<&str> {
+    if array.shape() != Shape::Array {
+        return None;
+    }
+    let inside = array.text[1..array.text.len() - 1].trim_ascii();
+    let is_plain = |byte: u8| byte.is_ascii_digit() || byte == b',' || byte.is_ascii_whitespace();
+    inside.bytes().all(is_plain).then_some(inside)
+}

@@ -1,0 +1,351 @@
+//! Follows a stream from one worker to the next, and gives the client one stream.
+//!
+//! Only whole events are passed on, and an event whose tokens have no text yet (part of a character) waits for the next
+//! one with text. So the client's text and the kept ids agree at every moment, and a break loses nothing: what was not
+//! passed on is generated again.
+//!
+//! An event costs one walk over its JSON and one copy.
+
+use memchr::memchr;
+
+use crate::continuation::chunk::{self, Chunk, StreamEvent};
+use crate::continuation::id_list::{ID_BYTES_MAX, count_of};
+use crate::continuation::obstacle::Obstacle;
+use crate::continuation::splice::{Splices, Value};
+use crate::continuation::terms::{StreamTerms, with_ids};
+use crate::continuation::transcript::Transcript;
+use crate::engine::EngineKind;
+use crate::json::Raw;
+use crate::openai::BadRequest;
+
+/// The longest event: one with the ids of a whole prompt.
+const EVENT_BYTES_MAX: usize = ID_BYTES_MAX + (64 << 10);
+
+/// The most that waits for text. Chosen: hundreds of events, where a character has four tokens at most.
+const HELD_BYTES_MAX: usize = 64 << 10;
+
+/// A stream whose tokens are kept, so that another worker can go on with it.
+#[derive(Clone, Debug)]
+pub struct ContinuableStream {
+    terms: StreamTerms,
+    /// Why it cannot be continued any more, if it cannot.
+    obstacle: Option<Obstacle>,
+    transcript: Transcript,
+    source: Source,
+    /// The beginning of an event, and up to where no end of it was found.
+    partial: Vec<u8>,
+    searched: usize,
+    /// Whole events without text.
+    held: Vec<u8>,
+    /// An event was too long to be read: all that follows passes as it is.
+    passes_all: bool,
+}
+
+/// Whose events come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Source {
+    First,
+    /// A worker that goes on after this many tokens.
+    Rest {
+        after: u64,
+        /// It has confirmed that its prompt is what it was sent.
+        is_confirmed: bool,
+    },
+}
+
+/// What came of a chunk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Flow {
+    On,
+    /// The engine reported a failure, or does not go on where it should: nothing more of it is passed on.
+    Broken,
+}
+
+/// What a stream lacks that broke off.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Break {
+    /// Another worker must generate the rest; this many tokens are delivered.
+    Rest {
+        tokens: u64,
+    },
+    /// Nothing but these events.
+    Ending(String),
+    Lost(Obstacle),
+}
+
+impl ContinuableStream {
+    pub fn new(terms: StreamTerms) -> ContinuableStream {
+        ContinuableStream {
+            terms,
+            obstacle: None,
+            transcript: Transcript::default(),
+            source: Source::First,
+            partial: Vec::new(),
+            searched: 0,
+            held: Vec::new(),
+            passes_all: false,
+        }
+    }
+
+    /// Why the stream cannot be continued; none if it can.
+    pub fn obstacle(&self) -> Option<Obstacle> {
+        self.obstacle
+    }
+
+    /// From now on the stream passes without being kept.
+    pub fn give_up(&mut self, obstacle: Obstacle) {
+        self.obstacle.get_or_insert(obstacle);
+        self.transcript.ids = Default::default();
+    }
+
+    /// Memory that the stream takes.
+    pub fn kept_bytes(&self) -> usize {
+        self.transcript.ids.text().len() + self.partial.len() + self.held.len()
+    }
+
+    /// Takes a chunk of a worker's stream, and appends to `out` what the client gets of it.
+    pub fn feed(&mut self, chunk: &[u8], out: &mut Vec<u8>) -> Flow {
+        if self.passes_all {
+            out.extend_from_slice(chunk);
+            return Flow::On;
+        }
+        if self.partial.is_empty() {
+            let (flow, read) = self.read_events(chunk, 0, out);
+            self.partial.extend_from_slice(&chunk[read..]);
+            self.searched = self.partial.len().saturating_sub(2);
+            return flow;
+        }
+        let mut buffer = std::mem::take(&mut self.partial);
+        let from = self.searched;
+        buffer.extend_from_slice(chunk);
+        let (flow, read) = self.read_events(&buffer, from, out);
+        buffer.drain(..read);
+        self.partial = buffer;
+        self.searched = self.partial.len().saturating_sub(2);
+        if self.partial.len() > EVENT_BYTES_MAX {
+            // The client may see ids that it did not ask for.
+            self.give_up(Obstacle::TooLong);
+            self.passes_all = true;
+            out.append(&mut self.held);
+            out.append(&mut self.partial);
+        }
+        flow
+    }
+
+    /// Reads the whole events of a text, which is known to have no end of one before `from`. Returns how much was read.
+    fn read_events(&mut self, text: &[u8], from: usize, out: &mut Vec<u8>) -> (Flow, usize) {
+        let (mut start, mut searched) = (0, from);
+        while let Some(end) = event_end(text, searched) {
+            if self.read_event(&text[start..end], out) == Flow::Broken {
+                return (Flow::Broken, text.len());
+            }
+            (start, searched) = (end, end);
+        }
+        (Flow::On, start)
+    }
+
+    fn read_event(&mut self, event: &[u8], out: &mut Vec<u8>) -> Flow {
+        let Ok(text) = simdutf8::basic::from_utf8(event) else {
+            return self.pass_unknown(event, out);
+        };
+        let mut chunk = Chunk::default();
+        match chunk::read(text, &mut chunk) {
+            StreamEvent::Comment => out.extend_from_slice(event),
+            StreamEvent::Done => {
+                out.append(&mut self.held);
+                out.extend_from_slice(event);
+            }
+            StreamEvent::Failed if self.obstacle.is_none() => return Flow::Broken,
+            StreamEvent::Failed | StreamEvent::Unknown => return self.pass_unknown(event, out),
+            StreamEvent::Chunk => match self.source {
+                Source::First => self.read_first(text, &chunk, out),
+                Source::Rest { after, is_confirmed } => {
+                    return self.read_rest(text, &chunk, (after, is_confirmed), out);
+                }
+            },
+        }
+        Flow::On
+    }
+
+    fn pass_unknown(&mut self, event: &[u8], out: &mut Vec<u8>) -> Flow {
+        self.give_up(Obstacle::NoIds);
+        out.append(&mut self.held);
+        out.extend_from_slice(event);
+        Flow::On
+    }
+
+    fn read_first(&mut self, event: &str, chunk: &Chunk<'_>, out: &mut Vec<u8>) {
+        self.transcript.note_head(chunk);
+        if let Some(obstacle) = self.keep(chunk) {
+            self.give_up(obstacle);
+        }
+        let mut splices = Splices::new(event);
+        if !self.terms.wants_ids {
+            self.hide_ids(&mut splices, chunk);
+        }
+        self.pass(&splices, chunk, out);
+    }
+
+    fn hide_ids<'a>(&self, splices: &mut Splices<'a>, chunk: &Chunk<'a>) {
+        for ids in [chunk.prompt_ids, chunk.ids].into_iter().flatten() {
+            splices.replace(ids, Value::Null);
+        }
+    }
+
+    /// Keeps the ids of a chunk, or says why the stream cannot be continued from here.
+    fn keep(&mut self, chunk: &Chunk<'_>) -> Option<Obstacle> {
+        if self.obstacle.is_some() {
+            return None;
+        }
+        let transcript = &mut self.transcript;
+        if let (Some(ids), None) = (chunk.prompt_ids, transcript.prompt_tokens) {
+            transcript.prompt_tokens = count_of(ids);
+            if !transcript.ids.extend(ids) {
+                return Some(Obstacle::TooLong);
+            }
+        }
+        if let Some(ids) = chunk.ids
+            && !transcript.ids.extend(ids)
+        {
+            return Some(Obstacle::TooLong);
+        }
+        let has_no_ids = chunk.ids.is_none_or(Raw::is_empty);
+        let has_answer = chunk.has_text || !has_no_ids;
+        match () {
+            () if chunk.obstacle.is_some() => chunk.obstacle,
+            () if chunk.choices > 1 => Some(Obstacle::Several),
+            () if has_answer && transcript.prompt_tokens.is_none() => Some(Obstacle::NoIds),
+            () if chunk.has_text && has_no_ids && !chunk.is_finished => Some(Obstacle::NoIds),
+            () => None,
+        }
+    }
+
+    fn read_rest(
+        &mut self,
+        event: &str,
+        chunk: &Chunk<'_>,
+        (after, is_confirmed): (u64, bool),
+        out: &mut Vec<u8>,
+    ) -> Flow {
+        let is_confirmed = is_confirmed || self.confirm(chunk, after);
+        if chunk.is_announcement() && (is_confirmed || chunk.prompt_ids.is_none()) {
+            return match self.keep(chunk) {
+                None => Flow::On,
+                Some(_) => self.refuse(),
+            };
+        }
+        if !is_confirmed || self.keep(chunk).is_some() {
+            return self.refuse();
+        }
+        // Copied for the time of one event; there are few of these.
+        let head = self.transcript.head().cloned();
+        let mut splices = Splices::new(event);
+        if let Some(head) = &head {
+            let named = [(chunk.id, &head.id), (chunk.created, &head.created), (chunk.model, &head.model)];
+            for (value, first) in named.into_iter().filter_map(|(value, first)| Some((value?, first))) {
+                splices.replace(value, Value::Text(first));
+            }
+        }
+        if let Some(role) = chunk.role {
+            splices.replace(role, Value::Null);
+        }
+        match (self.terms.wants_ids, chunk.prompt_ids) {
+            (false, _) => self.hide_ids(&mut splices, chunk),
+            (true, Some(ids)) => splices.replace(ids, Value::Null),
+            (true, None) => {}
+        }
+        if let Some(usage) = chunk.usage {
+            self.correct_usage(&mut splices, usage, after);
+        }
+        self.pass(&splices, chunk, out);
+        Flow::On
+    }
+
+    fn refuse(&mut self) -> Flow {
+        self.give_up(Obstacle::Refused);
+        Flow::Broken
+    }
+
+    /// Whether the worker's prompt is what it was sent, where it says so first. An engine that ignores the ids would begin
+    /// the answer again.
+    fn confirm(&mut self, chunk: &Chunk<'_>, after: u64) -> bool {
+        let is_confirmed = chunk.prompt_ids.is_some_and(|it| self.transcript.ids.equals(it));
+        self.source = Source::Rest { after, is_confirmed };
+        is_confirmed
+    }
+
+    /// The tokens that were delivered before are the answer's, not the prompt's.
+    fn correct_usage<'a>(&self, splices: &mut Splices<'a>, usage: Raw<'a>, after: u64) {
+        let prompt_tokens = self.transcript.prompt_tokens.unwrap_or(0);
+        let count = |it: Raw<'_>| it.text.parse::<u64>().ok();
+        usage.members(|key, value| match (&*key, count(value)) {
+            ("prompt_tokens", Some(_)) => splices.replace(value, Value::Number(prompt_tokens)),
+            ("completion_tokens", Some(tokens)) => splices.replace(value, Value::Number(tokens + after)),
+            ("prompt_tokens_details", None) => value.members(|key, value| {
+                if key == "cached_tokens" && count(value).is_some_and(|it| it > prompt_tokens) {
+                    splices.replace(value, Value::Number(prompt_tokens));
+                }
+            }),
+            _ => {}
+        });
+    }
+
+    /// Passes an event on, or lets it wait for text.
+    fn pass(&mut self, splices: &Splices<'_>, chunk: &Chunk<'_>, out: &mut Vec<u8>) {
+        let has_ids = chunk.ids.is_some_and(|it| !it.is_empty());
+        let waits = has_ids && !chunk.has_text && !chunk.is_finished && self.obstacle.is_none();
+        if waits && self.held.len() < HELD_BYTES_MAX {
+            splices.write(&mut self.held);
+            return;
+        }
+        out.append(&mut self.held);
+        splices.write(out);
+        self.transcript.deliver();
+        self.transcript.is_finished |= chunk.is_finished;
+        self.transcript.has_usage |= chunk.choices == 0 && chunk.usage.is_some();
+    }
+
+    /// The worker has failed. What it sent and the client does not have is forgotten; events of another worker may follow.
+    pub fn break_off(&mut self) -> Break {
+        self.partial.clear();
+        self.held.clear();
+        if let Some(obstacle) = self.obstacle {
+            return Break::Lost(obstacle);
+        }
+        self.transcript.rewind();
+        let tokens = self.transcript.tokens();
+        if self.transcript.is_finished || self.transcript.tokens_left(&self.terms) == Some(0) {
+            return Break::Ending(self.transcript.ending(&self.terms));
+        }
+        if tokens == 0 {
+            // From the beginning. The client may have the role.
+            self.transcript.forget_prompt();
+        }
+        if self.transcript.head().is_some() {
+            self.source = Source::Rest { after: tokens, is_confirmed: tokens == 0 };
+        }
+        Break::Rest { tokens }
+    }
+
+    /// The request for the rest, to an engine of this kind, made of the body of the first one.
+    pub fn request(&self, kind: EngineKind, body: &[u8]) -> Result<Vec<u8>, BadRequest> {
+        match self.transcript.tokens() {
+            0 => with_ids(body),
+            _ => self.transcript.request(&self.terms, kind, body),
+        }
+    }
+}
+
+/// Where the event ends that contains `from`, with its blank line.
+fn event_end(text: &[u8], from: usize) -> Option<usize> {
+    let mut at = from;
+    while let Some(feed) = memchr(b'\n', text.get(at..)?) {
+        at += feed + 1;
+        match &text[at..] {
+            [b'\n', ..] => return Some(at + 1),
+            [b'\r', b'\n', ..] => return Some(at + 2),
+            _ => {}
+        }
+    }
+    None
+}

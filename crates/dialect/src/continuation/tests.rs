@@ -1,0 +1,268 @@
+//! Requests by table; streams of vLLM 0.32, recorded; and one law: however often a stream breaks, the client cannot tell.
+
+mod laws;
+
+use serde_json::{Value, json};
+
+use super::*;
+
+/// A chat of vLLM 0.32 with `return_token_ids`, whole.
+const UNBROKEN: &str = include_str!("../../tests/fixtures/vllm-0.32-continuation/unbroken.sse");
+/// The same chat, whose server was killed after 17 tokens.
+const CUT: &str = include_str!("../../tests/fixtures/vllm-0.32-continuation/cut.sse");
+/// The rest from another server, by `kv_transfer_params.prompt_token_ids`.
+const REST: &str = include_str!("../../tests/fixtures/vllm-0.32-continuation/chat-rest.sse");
+/// The rest as a completion.
+const COMPLETION: &str = include_str!("../../tests/fixtures/vllm-0.32-continuation/completion-rest.sse");
+
+const BODY: &str =
+    r#"{"model":"m","messages":[],"stream":true,"stream_options":{"include_usage":true},"max_tokens":48}"#;
+
+#[track_caller]
+fn check_terms(route: Route, field: &str, expected: Result<(), Obstacle>) {
+    let body =
+        format!(r#"{{"model":"m","messages":[{{"role":"user","content":"hi"}}],"prompt":"hi",{field}}}"#);
+    assert_eq!(StreamTerms::read(route, body.as_bytes()).map(|_| ()), expected, "{field}");
+}
+
+#[test]
+fn requests_that_a_continuation_would_get_wrong_are_named() {
+    let obstacles = [
+        (r#""n":2"#, Obstacle::Several),
+        (r#""best_of":3"#, Obstacle::Several),
+        (r#""use_beam_search":true"#, Obstacle::Several),
+        (r#""prompt":["a","b"]"#, Obstacle::Several),
+        (r#""prompt":[[1],[2]]"#, Obstacle::Several),
+        (r#""response_format":{"type":"json_object"}"#, Obstacle::Guided),
+        (r#""guided_regex":"a+""#, Obstacle::Guided),
+        (r#""structured_outputs":{"choice":["a"]}"#, Obstacle::Guided),
+        (r#""logprobs":true"#, Obstacle::Logprobs),
+        (r#""logprobs":0"#, Obstacle::Logprobs),
+        (r#""prompt_logprobs":0"#, Obstacle::Prompt),
+        (r#""echo":true"#, Obstacle::Prompt),
+        (r#""presence_penalty":0.5"#, Obstacle::Penalties),
+        (r#""repetition_penalty":1.1"#, Obstacle::Penalties),
+        (r#""stop":"x""#, Obstacle::StopStrings),
+        (r#""stop":["x"]"#, Obstacle::StopStrings),
+        (r#""tools":[{"type":"function"}]"#, Obstacle::Tools),
+        (r#""include_reasoning":false"#, Obstacle::Reasoning),
+        (r#""messages":[{"role":"user","content":[{"type":"image_url"}]}]"#, Obstacle::Media),
+        (r#""prompt_embeds":"AAAA""#, Obstacle::Media),
+        (r#""kv_transfer_params":{}"#, Obstacle::Steering),
+        (r#""truncate_prompt_tokens":5"#, Obstacle::Steering),
+    ];
+    for (field, obstacle) in obstacles {
+        check_terms(Route::Chat, field, Err(obstacle));
+    }
+    check_terms(Route::Messages, r#""stream":true"#, Err(Obstacle::Engine));
+    check_terms(Route::Responses, r#""stream":true"#, Err(Obstacle::Engine));
+}
+
+#[test]
+fn fields_that_change_nothing_are_no_obstacles() {
+    for field in [
+        r#""n":1,"best_of":null"#,
+        r#""prompt":["a"]"#,
+        r#""prompt":[1,2,3]"#,
+        r#""response_format":{"type":"text"},"guided_json":null"#,
+        r#""logprobs":false,"prompt_logprobs":null,"echo":false"#,
+        r#""presence_penalty":0.0,"frequency_penalty":null,"repetition_penalty":1"#,
+        r#""stop":[],"stop_token_ids":[7]"#,
+        r#""tools":[{"type":"function"}],"tool_choice":"none""#,
+        r#""tools":[]"#,
+        r#""messages":[{"role":"user","content":[{"type":"text","text":"a"}]}]"#,
+        r#""temperature":0.7,"seed":3"#,
+    ] {
+        check_terms(Route::Chat, field, Ok(()));
+    }
+}
+
+#[test]
+fn obstacles_have_distinct_names() {
+    let names: std::collections::HashSet<_> = Obstacle::ALL.iter().map(|it| it.name()).collect();
+    assert_eq!(names.len(), Obstacle::ALL.len());
+}
+
+#[test]
+fn asking_for_ids_changes_nothing_else() {
+    let asked = with_ids(br#"{ "model":"m","temperature":1.0e0}"#).unwrap();
+    assert_eq!(asked, br#"{"return_token_ids":true, "model":"m","temperature":1.0e0}"#);
+}
+
+fn stream(body: &str) -> ContinuableStream {
+    ContinuableStream::new(StreamTerms::read(Route::Chat, body.as_bytes()).unwrap())
+}
+
+#[track_caller]
+fn fed(stream: &mut ContinuableStream, chunk: &str) -> String {
+    let mut out = Vec::new();
+    assert_eq!(stream.feed(chunk.as_bytes(), &mut out), Flow::On);
+    String::from_utf8(out).unwrap()
+}
+
+fn events(text: &str) -> Vec<Value> {
+    let payloads = text.split("\n\n").filter_map(|it| it.strip_prefix("data: ")).filter(|it| *it != "[DONE]");
+    payloads.map(|it| serde_json::from_str(it).unwrap()).collect()
+}
+
+fn content(text: &str) -> String {
+    let piece =
+        |it: &Value| it.pointer("/choices/0/delta/content").and_then(Value::as_str).map(str::to_owned);
+    events(text).iter().filter_map(piece).collect()
+}
+
+fn ids(text: &str) -> Vec<u64> {
+    let list = |it: &Value| it.pointer("/choices/0/token_ids").and_then(Value::as_array).cloned();
+    events(text).iter().filter_map(list).flatten().filter_map(|it| it.as_u64()).collect()
+}
+
+#[test]
+fn ids_that_the_client_did_not_ask_for_become_null_and_nothing_else_changes() {
+    let given = fed(&mut stream(BODY), UNBROKEN);
+    let mut expected = String::new();
+    for event in UNBROKEN.split_inclusive("\n\n") {
+        let hidden = match event.split_once("token_ids\":[") {
+            Some((before, after)) => format!("{before}token_ids\":null{}", after.split_once(']').unwrap().1),
+            None => event.to_owned(),
+        };
+        expected.push_str(&hidden);
+    }
+    assert_eq!(given, expected);
+    let asked = BODY.replace("\"model\"", "\"return_token_ids\":true,\"model\"");
+    assert_eq!(fed(&mut stream(&asked), UNBROKEN), UNBROKEN);
+}
+
+#[test]
+fn a_killed_vllm_server_goes_unnoticed() {
+    let asked = BODY.replace("\"model\"", "\"return_token_ids\":true,\"model\"");
+    let mut stream = stream(&asked);
+    let mut given = fed(&mut stream, CUT);
+    assert_eq!(stream.break_off(), Break::Rest { tokens: 17 });
+    let request = stream.request(EngineKind::Vllm, asked.as_bytes()).unwrap();
+    let request: Value = serde_json::from_slice(&request).unwrap();
+    let rest = events(REST);
+    assert_eq!(request["kv_transfer_params"]["prompt_token_ids"], rest[0]["prompt_token_ids"]);
+    assert_eq!((&request["max_tokens"], &request["return_token_ids"]), (&json!(31), &json!(true)));
+    given.push_str(&fed(&mut stream, REST));
+    assert_eq!((content(&given), ids(&given)), (content(UNBROKEN), ids(UNBROKEN)));
+    let (events, unbroken) = (events(&given), events(UNBROKEN));
+    for key in ["id", "created", "model", "object"] {
+        assert!(events.iter().all(|it| it[key] == events[0][key]), "{key}");
+    }
+    let usage = |events: &[Value]| events.last().unwrap()["usage"].clone();
+    for key in ["prompt_tokens", "completion_tokens", "total_tokens"] {
+        assert_eq!(usage(&events)[key], usage(&unbroken)[key], "{key}");
+    }
+    let roles = events.iter().filter(|it| it.pointer("/choices/0/delta/role").is_some()).count();
+    assert_eq!((roles, given.matches("data: [DONE]\n\n").count()), (1, 1));
+    assert_eq!(stream.break_off(), Break::Ending("data: [DONE]\n\n".to_owned()));
+}
+
+#[test]
+fn each_engine_gets_the_ids_in_its_own_field() {
+    let mut stream = stream(BODY);
+    fed(&mut stream, CUT);
+    stream.break_off();
+    let request = stream.request(EngineKind::Sglang, BODY.as_bytes()).unwrap();
+    let request: Value = serde_json::from_slice(&request).unwrap();
+    assert_eq!(request["input_ids"], events(REST)[0]["prompt_token_ids"]);
+    assert_eq!(request.get("kv_transfer_params"), None);
+}
+
+#[test]
+fn a_completion_goes_on_with_its_ids_as_the_prompt() {
+    let body = r#"{"model":"m","prompt":"hi","stream":true,"max_tokens":31,"min_tokens":5}"#;
+    let terms = StreamTerms::read(Route::Completions, body.as_bytes()).unwrap();
+    let mut stream = ContinuableStream::new(terms);
+    let whole: Vec<&str> = COMPLETION.split_inclusive("\n\n").collect();
+    fed(&mut stream, &whole[..10].concat());
+    let Break::Rest { tokens } = stream.break_off() else { panic!("not continued") };
+    let request: Value =
+        serde_json::from_slice(&stream.request(EngineKind::Vllm, body.as_bytes()).unwrap()).unwrap();
+    let first = &events(COMPLETION)[0]["choices"][0]["prompt_token_ids"];
+    let sent = request["prompt"].as_array().unwrap();
+    assert_eq!(sent.len() as u64, first.as_array().unwrap().len() as u64 + tokens);
+    assert!(sent.starts_with(first.as_array().unwrap()));
+    assert_eq!((&request["max_tokens"], &request["min_tokens"]), (&json!(31 - tokens), &json!(0)));
+    // Without a limit of the client's, engines stop after 16 tokens.
+    let terms = StreamTerms::read(Route::Completions, br#"{"prompt":"hi"}"#).unwrap();
+    assert_eq!(terms.tokens_max, Some(16));
+}
+
+#[test]
+fn a_worker_that_ignores_the_ids_is_not_passed_on() {
+    for rest in [UNBROKEN, CUT] {
+        let mut stream = stream(BODY);
+        fed(&mut stream, CUT);
+        stream.break_off();
+        let mut out = Vec::new();
+        assert_eq!(stream.feed(rest.as_bytes(), &mut out), Flow::Broken);
+        assert_eq!((out.len(), stream.break_off()), (0, Break::Lost(Obstacle::Refused)));
+    }
+}
+
+#[test]
+fn a_stream_without_ids_or_with_more_than_text_is_not_covered() {
+    let role = r#"data: {"id":"a","choices":[{"index":0,"delta":{"role":"assistant","content":""}}],"prompt_token_ids":[1]}"#;
+    for (chunk, obstacle) in [
+        (r#"{"choices":[{"delta":{"content":"a"},"token_ids":null}]}"#, Obstacle::NoIds),
+        (r#"{"choices":[{"delta":{"content":"a"},"token_ids":["x"]}]}"#, Obstacle::TooLong),
+        (r#"{"choices":[{"delta":{"reasoning":"a"},"token_ids":[2]}]}"#, Obstacle::Reasoning),
+        (r#"{"choices":[{"delta":{"tool_calls":[{}]},"token_ids":[2]}]}"#, Obstacle::Tools),
+        (r#"{"choices":[{"delta":{"content":"a"}},{"delta":{"content":"a"}}]}"#, Obstacle::Several),
+        (r#"{"error":{"message":"no","code":400}}"#, Obstacle::NoIds),
+        ("{", Obstacle::NoIds),
+    ] {
+        let mut stream = stream(BODY);
+        fed(&mut stream, &format!("{role}\n\n"));
+        let event = format!("data: {chunk}\n\n");
+        let expected = event.replace("[2]", "null").replace("[\"x\"]", "null");
+        assert_eq!(fed(&mut stream, &event), expected);
+        assert_eq!(stream.break_off(), Break::Lost(obstacle), "{chunk}");
+    }
+}
+
+#[test]
+fn an_engine_that_reports_its_failure_has_broken_off() {
+    let mut stream = stream(BODY);
+    fed(&mut stream, CUT);
+    let mut out = Vec::new();
+    let failure = "data: {\"error\":{\"message\":\"dead\",\"code\":500}}\n\ndata: [DONE]\n\n";
+    assert_eq!((stream.feed(failure.as_bytes(), &mut out), out.len()), (Flow::Broken, 0));
+    assert_eq!(stream.break_off(), Break::Rest { tokens: 17 });
+}
+
+#[test]
+fn a_stream_that_lacks_only_its_end_gets_it() {
+    let whole: Vec<&str> = UNBROKEN.split_inclusive("\n\n").collect();
+    let tail = |missing: usize| {
+        let mut stream = stream(BODY);
+        fed(&mut stream, &whole[..whole.len() - missing].concat());
+        let Break::Ending(ending) = stream.break_off() else { panic!("not an ending") };
+        ending
+    };
+    assert_eq!(tail(1), "data: [DONE]\n\n");
+    let usage = events(&tail(2));
+    let counts = json!({"prompt_tokens": 219, "total_tokens": 267, "completion_tokens": 48});
+    assert_eq!((&usage[0]["usage"], usage.len()), (&counts, 1));
+    // All tokens are there, and the finish reason went with a line that did not come.
+    let mut stream = stream(&BODY.replace("48", "17"));
+    fed(&mut stream, CUT);
+    let Break::Ending(ending) = stream.break_off() else { panic!("not an ending") };
+    assert_eq!(events(&ending)[0]["choices"][0]["finish_reason"], "length");
+    assert_eq!(events(&ending)[0]["id"], events(CUT)[0]["id"]);
+}
+
+#[test]
+fn an_event_longer_than_any_passes_as_it_is() {
+    let mut stream = stream(BODY);
+    let mut given = String::new();
+    let piece = "1,".repeat(1 << 19);
+    given.push_str(&fed(&mut stream, "data: {\"prompt_token_ids\":["));
+    for _ in 0..5 {
+        given.push_str(&fed(&mut stream, &piece));
+    }
+    given.push_str(&fed(&mut stream, "1]}\n\n"));
+    assert_eq!(given, format!("data: {{\"prompt_token_ids\":[{}1]}}\n\n", piece.repeat(5)));
+    assert_eq!(stream.break_off(), Break::Lost(Obstacle::TooLong));
+}

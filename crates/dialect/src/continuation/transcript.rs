@@ -1,0 +1,131 @@
+//! What the client has of a stream, and so what another worker must begin with.
+
+use std::fmt::{self, Write as _};
+
+use crate::continuation::chunk::Chunk;
+use crate::continuation::id_list::{IdList, IdMark};
+use crate::continuation::terms::{RETURN_TOKEN_IDS, StreamTerms};
+use crate::engine::EngineKind;
+use crate::json::Raw;
+use crate::json::edit::{replace, set};
+use crate::openai::{BadRequest, edited};
+use crate::route::Route;
+
+#[derive(Clone, Debug, Default)]
+pub(super) struct Transcript {
+    head: Option<StreamHead>,
+    /// Those of the prompt, then those of the answer.
+    pub(super) ids: IdList,
+    pub(super) prompt_tokens: Option<u64>,
+    /// How far the client has them.
+    delivered: IdMark,
+    pub(super) is_finished: bool,
+    pub(super) has_usage: bool,
+}
+
+/// What all chunks of a stream have in common, as JSON.
+#[derive(Clone, Debug)]
+pub(super) struct StreamHead {
+    pub(super) id: String,
+    pub(super) created: String,
+    pub(super) model: String,
+}
+
+impl Transcript {
+    pub(super) fn head(&self) -> Option<&StreamHead> {
+        self.head.as_ref()
+    }
+
+    pub(super) fn note_head(&mut self, chunk: &Chunk<'_>) {
+        let text = |it: Option<Raw<'_>>| it.map_or("null", |it| it.text).to_owned();
+        self.head.get_or_insert_with(|| StreamHead {
+            id: text(chunk.id),
+            created: text(chunk.created),
+            model: text(chunk.model),
+        });
+    }
+
+    /// Everything up to here is at the client.
+    pub(super) fn deliver(&mut self) {
+        self.delivered = self.ids.mark();
+    }
+
+    /// Forgets what the client does not have.
+    pub(super) fn rewind(&mut self) {
+        self.ids.rewind(self.delivered);
+    }
+
+    /// The next worker names the prompt's ids again.
+    pub(super) fn forget_prompt(&mut self) {
+        self.ids = IdList::default();
+        self.prompt_tokens = None;
+        self.delivered = IdMark::default();
+    }
+
+    /// Tokens of the answer that the client has.
+    pub(super) fn tokens(&self) -> u64 {
+        self.delivered.count.saturating_sub(self.prompt_tokens.unwrap_or(0))
+    }
+
+    /// How many tokens may still come; none if there is no limit.
+    pub(super) fn tokens_left(&self, terms: &StreamTerms) -> Option<u64> {
+        terms.tokens_max.map(|it| it.saturating_sub(self.tokens()))
+    }
+
+    /// The request for the rest, made of the body of the first one.
+    pub(super) fn request(
+        &self,
+        terms: &StreamTerms,
+        kind: EngineKind,
+        body: &[u8],
+    ) -> Result<Vec<u8>, BadRequest> {
+        let ids = fmt::from_fn(|out| write!(out, "[{}]", self.ids.text()));
+        let params = fmt::from_fn(|out| write!(out, r#"{{"prompt_token_ids":[{}]}}"#, self.ids.text()));
+        let prompt = match (terms.route, kind) {
+            (Route::Completions, _) => set("prompt", &ids),
+            (_, EngineKind::Sglang) => set("input_ids", &ids),
+            _ => set("kv_transfer_params", &params),
+        };
+        let left = self.tokens_left(terms).unwrap_or(0);
+        let least = terms.tokens_min.unwrap_or(0).saturating_sub(self.tokens());
+        let mut changes = vec![prompt, set(RETURN_TOKEN_IDS, &"true"), replace("min_tokens", &least)];
+        if terms.tokens_max.is_some() {
+            changes.push(replace("max_completion_tokens", &left));
+            changes.push(match terms.route {
+                Route::Completions => set("max_tokens", &left),
+                _ => replace("max_tokens", &left),
+            });
+        }
+        edited(body, &changes)
+    }
+
+    /// The end of a stream that lacks nothing else.
+    pub(super) fn ending(&self, terms: &StreamTerms) -> String {
+        let mut events = String::new();
+        if let Some(StreamHead { id, created, model }) = &self.head {
+            let (object, nothing) = match terms.route {
+                Route::Completions => ("text_completion", r#""text":"""#),
+                _ => ("chat.completion.chunk", r#""delta":{}"#),
+            };
+            let mut event = |rest: fmt::Arguments<'_>| {
+                let head =
+                    format_args!(r#""id":{id},"object":"{object}","created":{created},"model":{model}"#);
+                let written = write!(events, "data: {{{head},{rest}}}\n\n");
+                debug_assert!(written.is_ok(), "a string takes everything");
+            };
+            if !self.is_finished {
+                event(format_args!(
+                    r#""choices":[{{"index":0,{nothing},"logprobs":null,"finish_reason":"length"}}]"#
+                ));
+            }
+            if terms.wants_usage && !self.has_usage {
+                let (prompt, answer) = (self.prompt_tokens.unwrap_or(0), self.tokens());
+                let total = prompt + answer;
+                event(format_args!(
+                    r#""choices":[],"usage":{{"prompt_tokens":{prompt},"total_tokens":{total},"completion_tokens":{answer}}}"#
+                ));
+            }
+        }
+        events + "data: [DONE]\n\n"
+    }
+}
