@@ -9,6 +9,7 @@
 mod answer;
 mod api_format;
 mod body;
+pub mod brand;
 mod chat;
 mod completion;
 mod driver;
@@ -48,6 +49,7 @@ use crate::events::socket::{self, Service};
 use crate::events::{self, Publisher};
 use crate::kv::Root;
 use crate::profile::Profile;
+use brand::Brand;
 use driver::EngineDriver;
 use fault::{Faults, Injection};
 use misconfiguration::Misconfigurations;
@@ -56,6 +58,7 @@ use transfer::{BoundChannel, KvTransfer, TransferConfig};
 #[derive(Clone, Debug)]
 pub struct HostConfig {
     pub engine: engine::EngineConfig,
+    pub brand: Brand,
     /// The name in requests.
     pub model: String,
     /// LoRA adapters: further model names, each with its own cache and answers.
@@ -76,6 +79,7 @@ impl HostConfig {
     pub fn new(profile: Profile) -> HostConfig {
         HostConfig {
             engine: engine::EngineConfig::new(profile),
+            brand: Brand::default(),
             model: "maitre-sim".to_owned(),
             adapters: Vec::new(),
             speedup: 1.0,

@@ -6,15 +6,14 @@
 use bytes::{BufMut, BytesMut};
 
 use super::api_format::ApiFormat;
+use super::brand::Brand;
 use super::driver::AnswerProgress;
 use super::request::{Delivery, GenerateRequest};
 use super::tool::ToolCall;
 use crate::engine::transfer::Content;
 use crate::engine::{Finish, Reject};
+use crate::speech::{self, Speech};
 use crate::text;
-
-/// Answer lengths without a limit. Chosen: a line to a page.
-const NATURAL_TOKENS: std::ops::RangeInclusive<u64> = 16..=256;
 
 pub(super) struct PlannedAnswer {
     pub(super) api: ApiFormat,
@@ -31,11 +30,14 @@ pub(super) struct PlannedAnswer {
     pub(super) reports_cached: bool,
     /// JSON, of the answer in one piece.
     pub(super) kv_transfer_params: String,
+    /// JSON, if token ids were asked for.
+    pub(super) prompt_ids: Option<String>,
+    pub(super) brand: Brand,
 }
 
 pub(super) enum AnswerText {
-    /// Syllables derived from this seed.
-    Seeded(u64),
+    /// Syllables that follow from the prompt.
+    Speech(Speech),
     /// A tool call. Its pieces are not the tokens that the engine generates: a later turn finds the prompt in the
     /// cache, but not the call.
     ToolCall(CallPieces),
@@ -54,8 +56,19 @@ pub(super) struct StreamTemplate {
     pub(super) before: String,
     pub(super) after: String,
     pub(super) after_last: String,
-    /// Set where events are numbered: the number of the first token's.
-    pub(super) numbered_from: Option<u32>,
+    /// Ends the event of the first token, where it differs.
+    pub(super) after_first: Option<String>,
+    /// What follows with each token.
+    pub(super) number: Option<EventNumber>,
+}
+
+/// The number at the end of each token's event, and what closes the event.
+#[derive(Clone, Copy)]
+pub(super) enum EventNumber {
+    /// Events are numbered: that of the first token.
+    From(u32),
+    /// The token's id.
+    TokenId(&'static str),
 }
 
 /// The number of tokens, and why it ends there.
@@ -82,22 +95,17 @@ impl AnswerLength {
         }
         let wanted = match words {
             AnswerText::ToolCall(call) => call.pieces.len() as u64,
-            AnswerText::Seeded(_) if ask.ignore_eos => u64::MAX,
-            AnswerText::Seeded(seed) => natural_tokens(*seed).max(u64::from(ask.min_tokens)),
+            AnswerText::Speech(_) if ask.ignore_eos => u64::MAX,
+            AnswerText::Speech(speech) => speech.tokens_left(u64::from(ask.min_tokens)),
         };
         let finish = if wanted > limit { Finish::Length } else { Finish::Stop };
         Ok(AnswerLength { tokens: wanted.min(limit) as u32, finish })
     }
 }
 
-fn natural_tokens(seed: u64) -> u64 {
-    let span = NATURAL_TOKENS.end() - NATURAL_TOKENS.start() + 1;
-    NATURAL_TOKENS.start() + seed % span
-}
-
 impl AnswerText {
-    pub(super) fn new(call: Option<&ToolCall>, seed: u64) -> AnswerText {
-        let Some(call) = call else { return AnswerText::Seeded(seed) };
+    pub(super) fn new(call: Option<&ToolCall>, speech: Speech) -> AnswerText {
+        let Some(call) = call else { return AnswerText::Speech(speech) };
         let characters: Vec<char> = call.arguments.chars().collect();
         let pieces = characters.chunks(text::TOKEN_BYTES).map(|it| escape(&it.iter().collect::<String>()));
         AnswerText::ToolCall(CallPieces { name: escape(&call.name), pieces: pieces.collect() })
@@ -106,7 +114,9 @@ impl AnswerText {
     /// What is said instead if the KV of the prompt was not its own: other syllables, and no JSON in a tool call.
     fn wrong(&self) -> AnswerText {
         match self {
-            AnswerText::Seeded(seed) => AnswerText::Seeded(text::wrong_seed(*seed)),
+            AnswerText::Speech(speech) => {
+                AnswerText::Speech(speech.with_seed(text::wrong_seed(speech.seed_now())))
+            }
             AnswerText::ToolCall(call) => {
                 let pieces = (0..call.pieces.len() as u32).map(|index| {
                     text::answer_piece(text::wrong_seed(0), index).map(char::from).iter().collect()
@@ -118,7 +128,7 @@ impl AnswerText {
 
     fn put(&self, index: u32, out: &mut BytesMut) {
         match self {
-            AnswerText::Seeded(seed) => out.put_slice(&text::answer_piece(*seed, index)),
+            AnswerText::Speech(speech) => out.put_slice(&speech.piece(index)),
             AnswerText::ToolCall(call) => out.put_slice(call.pieces[index as usize].as_bytes()),
         }
     }
@@ -149,17 +159,50 @@ impl PlannedAnswer {
         let is_last = index + 1 == self.tokens;
         out.put_slice(template.before.as_bytes());
         self.words.put(index, out);
-        out.put_slice(if is_last { template.after_last.as_bytes() } else { template.after.as_bytes() });
-        if let Some(first) = template.numbered_from {
-            put_number(first + index, out);
-            out.put_slice(b"}\n\n");
+        let after = match &template.after_first {
+            Some(after) if index == 0 => after,
+            _ if is_last => &template.after_last,
+            _ => &template.after,
+        };
+        out.put_slice(after.as_bytes());
+        match template.number {
+            None => {}
+            Some(EventNumber::From(first)) => {
+                put_number(first + index, out);
+                out.put_slice(b"}\n\n");
+            }
+            Some(EventNumber::TokenId(end)) => {
+                put_number(self.token_id(index), out);
+                out.put_slice(end.as_bytes());
+            }
         }
+    }
+
+    /// A tool call is not what the engine has generated: its ids are those that it would have said instead.
+    fn token_id(&self, index: u32) -> u32 {
+        match &self.words {
+            AnswerText::Speech(speech) => speech::token(speech.seed_now(), index),
+            AnswerText::ToolCall(_) => index,
+        }
+    }
+
+    /// The ids of the whole answer as JSON, if they were asked for.
+    pub(super) fn token_ids(&self) -> String {
+        match self.prompt_ids {
+            None => "null".to_owned(),
+            Some(_) => json_ids((0..self.tokens).map(|index| self.token_id(index))),
+        }
+    }
+
+    /// Those of the prompt.
+    pub(super) fn prompt_token_ids(&self) -> &str {
+        self.prompt_ids.as_deref().unwrap_or("null")
     }
 
     /// The complete text, JSON-escaped.
     pub(super) fn text(&self) -> String {
         match &self.words {
-            AnswerText::Seeded(seed) => text::answer_text(*seed, self.tokens),
+            AnswerText::Speech(speech) => speech.text(self.tokens),
             AnswerText::ToolCall(call) => call.pieces[..self.tokens as usize].concat(),
         }
     }
@@ -176,6 +219,12 @@ impl PlannedAnswer {
             self.tokens
         )
     }
+}
+
+/// A list of token ids as JSON.
+pub(super) fn json_ids(ids: impl Iterator<Item = u32>) -> String {
+    let ids: Vec<String> = ids.map(|it| it.to_string()).collect();
+    format!("[{}]", ids.join(","))
 }
 
 /// A string as the inside of a JSON string.
@@ -211,7 +260,8 @@ mod tests {
                 .unwrap();
         ask.prompt = vec![0; 10];
         change(&mut ask);
-        let actual = AnswerLength::of(&ask, &AnswerText::Seeded(20), 100).map(|it| (it.tokens, it.finish));
+        let actual = AnswerLength::of(&ask, &AnswerText::Speech(Speech::new(20)), 100)
+            .map(|it| (it.tokens, it.finish));
         assert_eq!(actual, expected);
     }
 

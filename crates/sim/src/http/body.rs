@@ -24,7 +24,7 @@ pub(super) struct ConnectionCut;
 
 pub(super) struct Body {
     content: BodyContent,
-    limit: Option<FrameLimit>,
+    limit: Option<BodyLimit>,
     /// The request counts as open until its body is dropped.
     _open: OpenGuard,
 }
@@ -34,10 +34,16 @@ enum BodyContent {
     EventStream(Box<EventStream>),
 }
 
-/// A pending fault: what happens after this many frames.
-pub(super) struct FrameLimit {
-    pub(super) frames: u32,
+/// A pending fault: what happens after this much of a body.
+pub(super) struct BodyLimit {
+    pub(super) left: BodyPart,
     pub(super) then: AfterLimit,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum BodyPart {
+    Frames(u32),
+    Bytes(usize),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,19 +66,19 @@ pub(super) struct EventStream {
 }
 
 impl Body {
-    pub(super) fn whole(content: impl Into<Bytes>, limit: Option<FrameLimit>, open: OpenGuard) -> Body {
+    pub(super) fn whole(content: impl Into<Bytes>, limit: Option<BodyLimit>, open: OpenGuard) -> Body {
         Body { content: BodyContent::Whole(content.into()), limit, _open: open }
     }
 
-    pub(super) fn stream(stream: Box<EventStream>, limit: Option<FrameLimit>, open: OpenGuard) -> Body {
+    pub(super) fn stream(stream: Box<EventStream>, limit: Option<BodyLimit>, open: OpenGuard) -> Body {
         Body { content: BodyContent::EventStream(stream), limit, _open: open }
     }
 }
 
-impl FrameLimit {
+impl BodyLimit {
     /// What happens instead of the next frame once the limit is reached.
     fn poll(&mut self, context: &mut Context<'_>) -> Option<Poll<ConnectionCut>> {
-        if self.frames > 0 {
+        if !matches!(self.left, BodyPart::Frames(0) | BodyPart::Bytes(0)) {
             return None;
         }
         Some(match self.then {
@@ -85,6 +91,20 @@ impl FrameLimit {
                 Poll::Pending
             }
         })
+    }
+}
+
+impl BodyLimit {
+    /// The part of a frame that still goes out.
+    fn take(&mut self, mut frame: Bytes) -> Bytes {
+        match &mut self.left {
+            BodyPart::Frames(left) => *left -= 1,
+            BodyPart::Bytes(left) => {
+                frame.truncate(*left);
+                *left -= frame.len();
+            }
+        }
+        frame
     }
 }
 
@@ -167,9 +187,10 @@ impl http_body::Body for Body {
             BodyContent::Whole(content) => Some(std::mem::take(content)),
             BodyContent::EventStream(stream) => ready!(stream.poll_event(context)),
         };
-        if let Some(limit) = &mut self.limit {
-            limit.frames -= 1;
-        }
+        let event = match &mut self.limit {
+            Some(limit) => event.map(|it| limit.take(it)),
+            None => event,
+        };
         Poll::Ready(event.map(|it| Ok(Frame::data(it))))
     }
 

@@ -1,17 +1,29 @@
 //! `/v1/chat/completions` as vLLM words it.
 
-use super::answer::{AnswerText, PlannedAnswer, StreamTemplate};
+use super::answer::{AnswerText, EventNumber, PlannedAnswer, StreamTemplate};
+use super::brand::Brand;
 use super::driver::AnswerProgress;
 use super::request::Delivery;
 use crate::engine::Finish;
 
 pub(super) fn template(answer: &PlannedAnswer) -> StreamTemplate {
     let head = head(answer, "chat.completion.chunk");
-    let mut opening = vec![format!(
-        r#"data: {head}"choices":[{{"index":0,"delta":{{"role":"assistant","content":""}},"logprobs":null,"finish_reason":null}}],"prompt_token_ids":null}}"#
-    )];
+    let prompt_ids = answer.prompt_token_ids();
+    let role = r#""index":0,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null"#;
+    let mut opening = vec![match answer.brand {
+        Brand::Vllm => {
+            format!(r#"data: {head}"choices":[{{{role}}}],"prompt_token_ids":{prompt_ids}}}"#)
+        }
+        Brand::Sglang => {
+            format!(r#"data: {head}"choices":[{{{role},"prompt_token_ids":{prompt_ids}}}]}}"#)
+        }
+    }];
+    let (ids, number) = match answer.prompt_ids {
+        None => ("null}]}\n\n", None),
+        Some(_) => ("[", Some(EventNumber::TokenId("]}]}\n\n"))),
+    };
     let (before, end) = match &answer.words {
-        AnswerText::Seeded(_) => (r#"{"content":""#, r#""}"#),
+        AnswerText::Speech(_) => (r#"{"content":""#, r#""}"#),
         AnswerText::ToolCall(call) => {
             opening.push(format!(
                 r#"data: {head}"choices":[{{"index":0,"delta":{{"tool_calls":[{{"id":"{}","type":"function","index":0,"function":{{"name":"{}","arguments":""}}}}]}},"logprobs":null,"finish_reason":null}}]}}"#,
@@ -27,12 +39,13 @@ pub(super) fn template(answer: &PlannedAnswer) -> StreamTemplate {
     StreamTemplate {
         opening,
         before: format!(r#"data: {head}"choices":[{{"index":0,"delta":{before}"#),
-        after: format!("{end},\"logprobs\":null,\"finish_reason\":null,\"token_ids\":null}}]}}\n\n"),
+        after: format!("{end},\"logprobs\":null,\"finish_reason\":null,\"token_ids\":{ids}"),
         after_last: format!(
-            "{end},\"logprobs\":null,\"finish_reason\":\"{}\",\"stop_reason\":null,\"token_ids\":null}}]}}\n\n",
+            "{end},\"logprobs\":null,\"finish_reason\":\"{}\",\"stop_reason\":null,\"token_ids\":{ids}",
             finish_reason(answer)
         ),
-        numbered_from: None,
+        after_first: None,
+        number,
     }
 }
 
@@ -52,7 +65,7 @@ pub(super) fn usage_and_done(answer: &PlannedAnswer, head: &str, progress: Answe
 
 pub(super) fn whole(answer: &PlannedAnswer, progress: AnswerProgress) -> String {
     let (content, tool_calls) = match &answer.words {
-        AnswerText::Seeded(_) => (format!("\"{}\"", answer.text()), String::new()),
+        AnswerText::Speech(_) => (format!("\"{}\"", answer.text()), String::new()),
         AnswerText::ToolCall(call) => (
             "null".to_owned(),
             format!(
@@ -64,10 +77,12 @@ pub(super) fn whole(answer: &PlannedAnswer, progress: AnswerProgress) -> String 
         ),
     };
     format!(
-        r#"{}"choices":[{{"index":0,"message":{{"role":"assistant","content":{content},"refusal":null,"annotations":null,"audio":null,"function_call":null,"tool_calls":[{tool_calls}],"reasoning":null}},"logprobs":null,"finish_reason":"{}","stop_reason":null,"token_ids":null}}],"service_tier":null,"system_fingerprint":null,"usage":{},"prompt_logprobs":null,"prompt_token_ids":null,"kv_transfer_params":{}}}"#,
+        r#"{}"choices":[{{"index":0,"message":{{"role":"assistant","content":{content},"refusal":null,"annotations":null,"audio":null,"function_call":null,"tool_calls":[{tool_calls}],"reasoning":null}},"logprobs":null,"finish_reason":"{}","stop_reason":null,"token_ids":{}}}],"service_tier":null,"system_fingerprint":null,"usage":{},"prompt_logprobs":null,"prompt_token_ids":{},"kv_transfer_params":{}}}"#,
         head(answer, "chat.completion"),
         finish_reason(answer),
+        answer.token_ids(),
         answer.usage(progress),
+        answer.prompt_token_ids(),
         answer.kv_transfer_params
     )
 }
@@ -86,7 +101,7 @@ fn call_id(answer: &PlannedAnswer) -> String {
 pub(super) fn finish_reason(answer: &PlannedAnswer) -> &'static str {
     match (answer.finish, &answer.words) {
         (Finish::Length, _) => "length",
-        (Finish::Stop, AnswerText::Seeded(_)) => "stop",
+        (Finish::Stop, AnswerText::Speech(_)) => "stop",
         (Finish::Stop, AnswerText::ToolCall(_)) => "tool_calls",
     }
 }

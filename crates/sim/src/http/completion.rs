@@ -2,23 +2,30 @@
 //!
 //! `/generate` does not stream here: SGLang repeats the whole text in every event, which no test needs.
 
-use super::answer::{PlannedAnswer, StreamTemplate};
+use super::answer::{EventNumber, PlannedAnswer, StreamTemplate};
 use super::chat::{finish_reason, usage_and_done};
 use super::driver::AnswerProgress;
 use crate::engine::Finish;
 
 pub(super) fn template(answer: &PlannedAnswer) -> StreamTemplate {
-    let after = |reason: &str| {
+    let (ids, number) = match answer.prompt_ids {
+        None => ("null}],\"usage\":null}\n\n", None),
+        Some(_) => ("[", Some(EventNumber::TokenId("]}],\"usage\":null}\n\n"))),
+    };
+    let after = |reason: &str, prompt_ids: &str| {
         format!(
-            "\",\"logprobs\":null,\"finish_reason\":{reason},\"stop_reason\":null,\"prompt_token_ids\":null,\"token_ids\":null}}],\"usage\":null}}\n\n"
+            "\",\"logprobs\":null,\"finish_reason\":{reason},\"stop_reason\":null,\"prompt_token_ids\":{prompt_ids},\"token_ids\":{ids}"
         )
     };
+    let last = format!("\"{}\"", finish_reason(answer));
+    let first = if answer.tokens == 1 { &last } else { "null" };
     StreamTemplate {
         opening: Vec::new(),
         before: format!(r#"data: {}"choices":[{{"index":0,"text":""#, head(answer)),
-        after: after("null"),
-        after_last: after(&format!("\"{}\"", finish_reason(answer))),
-        numbered_from: None,
+        after: after("null", "null"),
+        after_first: answer.prompt_ids.as_deref().map(|it| after(first, it)),
+        after_last: after(&last, "null"),
+        number,
     }
 }
 
@@ -28,10 +35,12 @@ pub(super) fn closing(answer: &PlannedAnswer, progress: AnswerProgress) -> Vec<S
 
 pub(super) fn whole(answer: &PlannedAnswer, progress: AnswerProgress) -> String {
     format!(
-        r#"{}"choices":[{{"index":0,"text":"{}","logprobs":null,"finish_reason":"{}","stop_reason":null,"token_ids":null,"prompt_logprobs":null,"prompt_token_ids":null}}],"service_tier":null,"system_fingerprint":null,"usage":{},"kv_transfer_params":{}}}"#,
+        r#"{}"choices":[{{"index":0,"text":"{}","logprobs":null,"finish_reason":"{}","stop_reason":null,"token_ids":{},"prompt_logprobs":null,"prompt_token_ids":{}}}],"service_tier":null,"system_fingerprint":null,"usage":{},"kv_transfer_params":{}}}"#,
         head(answer),
         answer.text(),
         finish_reason(answer),
+        answer.token_ids(),
+        answer.prompt_token_ids(),
         answer.usage(progress),
         answer.kv_transfer_params
     )

@@ -27,6 +27,7 @@ use crate::engine::{self, Engine, Job, JobId, KnownPrompt, Reject, TokenOutput, 
 use crate::events::Publisher;
 use crate::histogram::Histogram;
 use crate::kv::{Change, Root};
+use crate::speech;
 
 use progress::Progress;
 pub(super) use progress::{AnswerEnd, AnswerProgress};
@@ -99,7 +100,8 @@ impl EngineDriver {
             Some(_) => config.engine.changes_max.max(STEP_CHANGES_MAX),
             None => config.engine.changes_max,
         };
-        let engine = Engine::new(engine::EngineConfig { changes_max, ..config.engine });
+        let words = speech::token;
+        let engine = Engine::new(engine::EngineConfig { changes_max, words, ..config.engine });
         let core = Core { engine, requests: Vec::new() };
         EngineDriver {
             core: Arc::new(Mutex::new(core)),

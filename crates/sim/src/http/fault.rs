@@ -17,6 +17,8 @@ pub enum Fault {
     CloseAfterHeaders,
     /// The connection closes after this many events of a stream.
     CloseAfterChunks { chunks: u32 },
+    /// The connection closes after this many bytes of a response's body, in the middle of an event or not.
+    CloseAfterBytes { bytes: usize },
     /// The request is read and never answered.
     Stall,
     /// The stream falls silent after this many events, and stays open.

@@ -3,7 +3,7 @@
 use http::header::HeaderValue;
 
 use super::HostState;
-use super::answer::{AnswerLength, AnswerText, PlannedAnswer, escape};
+use super::answer::{AnswerLength, AnswerText, PlannedAnswer, escape, json_ids};
 use super::api_format::ApiFormat;
 use super::body::EventStream;
 use super::driver::{AnswerEnd, Ticket};
@@ -15,6 +15,7 @@ use super::transfer::Leg;
 use crate::clock;
 use crate::engine::{self, Job};
 use crate::kv::{Names, Root};
+use crate::speech::Speech;
 use crate::text;
 
 /// A request to one of them.
@@ -61,8 +62,8 @@ fn begin(
 ) -> Result<(PlannedAnswer, Job), ApiError> {
     let model = state.model(ask.model.as_deref())?;
     let root = state.root(model, &state.salt(&ask)?);
-    let seed = text::seed(model, &ask.prompt);
-    let words = AnswerText::new(ask.call.as_ref(), seed);
+    let speech = Speech::after(model, &ask.prompt);
+    let words = AnswerText::new(ask.call.as_ref(), speech);
     let mut length = AnswerLength::of(&ask, &words, state.config.engine.profile.context_tokens_max)?;
     if matches!(leg, Leg::Room(_)) {
         // Both legs have the same body; the decode engine continues.
@@ -80,7 +81,10 @@ fn begin(
         delivery: ask.delivery,
         reports_cached: state.config.misconfigurations.reports_cached_tokens(),
         kv_transfer_params: "null".to_owned(),
+        prompt_ids: ask.returns_ids.then(|| json_ids(ask.prompt.iter().copied())),
+        brand: state.config.brand,
     };
+    let seed = speech.seed_now();
     let job = Job { root, prompt: ask.prompt, seed, answer_tokens: length.tokens, finish: length.finish };
     Ok((answer, job))
 }

@@ -7,7 +7,7 @@ use crate::engine::Finish;
 pub(super) fn template(answer: &PlannedAnswer, progress: AnswerProgress) -> StreamTemplate {
     let start = message(answer, "", "null", &usage(answer, progress, 0));
     let (block, before) = match &answer.words {
-        AnswerText::Seeded(_) => {
+        AnswerText::Speech(_) => {
             (r#"{"type":"text","text":""}"#.to_owned(), r#"{"type":"text_delta","text":""#)
         }
         AnswerText::ToolCall(call) => (
@@ -29,7 +29,8 @@ pub(super) fn template(answer: &PlannedAnswer, progress: AnswerProgress) -> Stre
         ),
         after: "\"}}\n\n".to_owned(),
         after_last: "\"}}\n\n".to_owned(),
-        numbered_from: None,
+        after_first: None,
+        number: None,
     }
 }
 
@@ -54,7 +55,7 @@ pub(super) fn failure() -> String {
 
 pub(super) fn whole(answer: &PlannedAnswer, progress: AnswerProgress) -> String {
     let content = match &answer.words {
-        AnswerText::Seeded(_) => format!(r#"{{"type":"text","text":"{}"}}"#, answer.text()),
+        AnswerText::Speech(_) => format!(r#"{{"type":"text","text":"{}"}}"#, answer.text()),
         AnswerText::ToolCall(call) => format!(
             r#"{{"type":"tool_use","id":"{}","name":"{}","input":{}}}"#,
             call_id(answer),
@@ -100,7 +101,7 @@ fn call_id(answer: &PlannedAnswer) -> String {
 fn stop_reason(answer: &PlannedAnswer) -> &'static str {
     match (answer.finish, &answer.words) {
         (Finish::Length, _) => "max_tokens",
-        (Finish::Stop, AnswerText::Seeded(_)) => "end_turn",
+        (Finish::Stop, AnswerText::Speech(_)) => "end_turn",
         (Finish::Stop, AnswerText::ToolCall(_)) => "tool_use",
     }
 }

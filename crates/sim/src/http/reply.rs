@@ -6,7 +6,7 @@ use http::{Response, StatusCode};
 use serde_json::Value;
 
 use super::OpenGuard;
-use super::body::{Body, EventStream, FrameLimit};
+use super::body::{Body, BodyLimit, EventStream};
 use super::error::ApiError;
 
 const JSON: &str = "application/json";
@@ -31,7 +31,7 @@ impl RouteReply {
 
 pub(super) fn respond(
     reply: Result<RouteReply, ApiError>,
-    limit: Option<FrameLimit>,
+    limit: Option<BodyLimit>,
     open: OpenGuard,
 ) -> Response<Body> {
     let (status, content_type, body) = match reply {

@@ -48,6 +48,7 @@ pub(super) struct RequestFields<'a> {
     ignore_eos: Option<bool>,
     cache_salt: Option<String>,
     n: Option<u32>,
+    return_token_ids: Option<bool>,
     #[serde(borrow)]
     kv_transfer_params: Option<&'a RawValue>,
     #[serde(borrow)]
@@ -98,6 +99,8 @@ pub(super) struct GenerateRequest {
     pub(super) ignore_eos: bool,
     /// The tool that must be called, if one must.
     pub(super) call: Option<ToolCall>,
+    /// Whether token ids go with the answer.
+    pub(super) returns_ids: bool,
     pub(super) transfer: TransferFields,
 }
 
@@ -148,6 +151,7 @@ impl GenerateRequest {
             prompt: fields.prompt_of(api)?,
             call: tool::forced(api, fields.tools, fields.tool_choice)?,
             model: fields.model,
+            returns_ids: fields.return_token_ids.unwrap_or(false),
             transfer: TransferFields {
                 kv_transfer_params: text(fields.kv_transfer_params),
                 bootstrap_host: text(fields.bootstrap_host),
@@ -201,6 +205,7 @@ impl RequestFields<'_> {
     fn prompt_of(&self, api: ApiFormat) -> Result<Vec<u32>, ApiError> {
         let missing = |field: &str| ApiError::bad_request(format!("{field}: field required"));
         match api {
+            ApiFormat::Chat if self.given_ids()?.is_some() => Ok(self.given_ids()?.unwrap_or_default()),
             ApiFormat::Chat | ApiFormat::Messages => {
                 let messages = self.messages.as_deref().ok_or_else(|| missing("messages"))?;
                 self.chat(self.system.map(parts).transpose()?, messages)
@@ -220,6 +225,24 @@ impl RequestFields<'_> {
                 (None, None) => Err(missing("text")),
             },
         }
+    }
+
+    /// Token ids in place of the messages: vLLM's parameter, or SGLang's field.
+    fn given_ids(&self) -> Result<Option<Vec<u32>>, ApiError> {
+        #[derive(Default, Deserialize)]
+        #[serde(default)]
+        struct ParamFields<'a> {
+            #[serde(borrow)]
+            prompt_token_ids: Option<&'a RawValue>,
+        }
+        let params: Option<ParamFields<'_>> =
+            self.kv_transfer_params.and_then(|it| serde_json::from_str(it.get()).ok());
+        let Some(ids) = params.and_then(|it| it.prompt_token_ids) else { return Ok(self.input_ids.clone()) };
+        let ids = serde_json::from_str::<Vec<u32>>(ids.get()).ok().filter(|it| !it.is_empty());
+        ids.map(Some).ok_or_else(|| {
+            let wanted = "must be a non-empty list of non-negative integers";
+            ApiError::bad_request(format!("`kv_transfer_params['prompt_token_ids']` {wanted}"))
+        })
     }
 
     fn chat(

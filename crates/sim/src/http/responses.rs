@@ -2,7 +2,7 @@
 //!
 //! Nothing is stored: a response cannot be fetched or continued by its id afterwards.
 
-use super::answer::{PlannedAnswer, StreamTemplate};
+use super::answer::{EventNumber, PlannedAnswer, StreamTemplate};
 use super::driver::AnswerProgress;
 use crate::engine::Finish;
 
@@ -27,7 +27,8 @@ pub(super) fn template(answer: &PlannedAnswer) -> StreamTemplate {
         ),
         after_last: after.clone(),
         after,
-        numbered_from: Some(OPENING_EVENTS),
+        after_first: None,
+        number: Some(EventNumber::From(OPENING_EVENTS)),
     }
 }
 

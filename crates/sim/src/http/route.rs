@@ -10,7 +10,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::api_format::ApiFormat;
-use super::body::{AfterLimit, Body, ConnectionCut, FrameLimit};
+use super::body::{AfterLimit, Body, BodyLimit, BodyPart, ConnectionCut};
 use super::error::ApiError;
 use super::fault::{Fault, Injection};
 use super::generate::{PostedRequest, generate};
@@ -69,12 +69,17 @@ async fn answer(state: Arc<HostState>, request: Request<Incoming>) -> Result<Res
             let status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
             return Ok(respond(Err(ApiError::plain(status)), None, open));
         }
-        Some(Fault::CloseAfterHeaders) => Some(FrameLimit { frames: 0, then: AfterLimit::FlushAndClose }),
+        Some(Fault::CloseAfterHeaders) => {
+            Some(BodyLimit { left: BodyPart::Frames(0), then: AfterLimit::FlushAndClose })
+        }
         Some(Fault::CloseAfterChunks { chunks }) => {
-            Some(FrameLimit { frames: chunks, then: AfterLimit::FlushAndClose })
+            Some(BodyLimit { left: BodyPart::Frames(chunks), then: AfterLimit::FlushAndClose })
+        }
+        Some(Fault::CloseAfterBytes { bytes }) => {
+            Some(BodyLimit { left: BodyPart::Bytes(bytes), then: AfterLimit::FlushAndClose })
         }
         Some(Fault::StallAfterChunks { chunks }) => {
-            Some(FrameLimit { frames: chunks, then: AfterLimit::Stall })
+            Some(BodyLimit { left: BodyPart::Frames(chunks), then: AfterLimit::Stall })
         }
     };
     let request_id = parts.headers.get("x-request-id");
@@ -180,7 +185,7 @@ fn models(state: &HostState) -> Value {
             "id": id,
             "object": "model",
             "created": clock::unix_seconds(),
-            "owned_by": "vllm",
+            "owned_by": config.brand.owner(),
             "root": id,
             "parent": parent,
             "max_model_len": config.engine.profile.context_tokens_max,

@@ -1,5 +1,6 @@
 //! The HTTP face over loopback sockets: routes, framing, faults, and clients that leave.
 
+mod continuation;
 mod events;
 mod transfer;
 
