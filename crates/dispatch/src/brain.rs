@@ -32,6 +32,7 @@ use crate::settings::BrainSettings;
 
 mod arrival;
 mod attempt;
+mod continuation;
 mod explain;
 mod learn;
 mod models;
@@ -252,6 +253,9 @@ impl Brain {
             Event::Streamed { request, pieces } => self.streamed(now, request, pieces),
             Event::Finished { request, counted, pieces } => self.finished(now, request, counted, pieces),
             Event::Declined { request } => self.ended(now, request, AttemptOutcome::Declined, effects),
+            Event::Interrupted { request, worker, delivered } => {
+                self.interrupted(now, (request, worker), delivered, effects);
+            }
             Event::BrokeOff { request } => self.ended(now, request, AttemptOutcome::BrokeOff, effects),
             Event::Left { request } => self.ended(now, request, AttemptOutcome::Left, effects),
             Event::Peers(update) => self.parts.apply_peer_update(now, update, effects),
@@ -267,6 +271,7 @@ impl Brain {
             | Event::Finished { request, .. }
             | Event::Failed { request, .. }
             | Event::Declined { request }
+            | Event::Interrupted { request, .. }
             | Event::BrokeOff { request }
             | Event::Left { request } => at(request),
             Event::LoadReported { worker, .. }

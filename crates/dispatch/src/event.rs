@@ -119,6 +119,13 @@ pub enum Event<'a> {
     Declined {
         request: RequestId,
     },
+    /// The worker failed in the middle of its response, of which the client has this many tokens. Another worker can go
+    /// on with it.
+    Interrupted {
+        request: RequestId,
+        worker: WorkerId,
+        delivered: Tokens,
+    },
     /// The worker failed in the middle of its response.
     BrokeOff {
         request: RequestId,

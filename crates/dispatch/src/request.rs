@@ -43,6 +43,10 @@ pub(crate) struct PendingRequest {
     pub(crate) failovers: u32,
     /// How the last attempt failed.
     pub(crate) failure: Option<Failure>,
+    /// Tokens of a response that broke off, which another worker goes on with.
+    pub(crate) delivered: Tokens,
+    /// How often that has happened.
+    pub(crate) interruptions: u32,
     /// Workers it was recalled from, once for each recall.
     pub(crate) recalled: Vec<WorkerId>,
     /// Its client has the head of a response, though no token yet: it can no longer be recalled.

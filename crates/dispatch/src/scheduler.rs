@@ -4,6 +4,7 @@
 //! allowances and the retry budget. It knows the order of requests, not the worker that each of them gets: the placer
 //! picks that. While no request waits, the queue costs one comparison per event.
 
+mod continuation_budget;
 pub(crate) mod dry_run;
 pub(crate) mod pool;
 pub(crate) mod recall;
@@ -24,12 +25,16 @@ use crate::long_prefills::LongPrefills;
 use crate::placer::{Admission, Rules, Scope};
 use crate::request::{self, Attempt, PendingRequest, PoolId, RequestState};
 use crate::reservations::{Reservation, Reservations};
+use continuation_budget::ContinuationBudget;
 use dry_run::DryRun;
 use pool::{Flow, NotQueued, Pool};
 use retry_budget::{RetryBudget, RetryIncome};
 
 /// Most attempts of one request, including those that never reached a worker.
 pub const ATTEMPTS_MAX: u32 = 8;
+/// Most workers that may fail one after another in the middle of one response. Chosen: more than chance gives, so that a
+/// request that kills its workers ends before it has killed many.
+pub const INTERRUPTIONS_MAX: u32 = 16;
 /// While requests wait, the queue is served at least this often: unstreamed responses do not say when their prefill is
 /// done, and what higher classes leave grows with time alone.
 const PULSE: Duration = Duration::from_millis(50);
@@ -87,6 +92,7 @@ pub(crate) struct Scheduler {
     served_at: Instant,
     pub(crate) allowances: Allowances,
     pub(crate) retry_budget: RetryBudget,
+    continuation_budget: ContinuationBudget,
     routers: RouterCount,
 }
 
@@ -101,6 +107,7 @@ impl Scheduler {
             served_at: Instant::ZERO,
             allowances: Allowances::new(),
             retry_budget: RetryBudget::new(income),
+            continuation_budget: ContinuationBudget::default(),
             routers: RouterCount::default(),
         }
     }
@@ -305,6 +312,20 @@ impl Scheduler {
             !matches!(failure, Failure::TimedOut | Failure::Silenced | Failure::NoSocket | Failure::Late);
         let is_free = !failure.was_sent();
         attempts_left && failovers_left && patience_left && (is_free || self.retry_budget.spend(now))
+    }
+
+    /// Whether a response that has just broken off may go on at another worker, while this many requests are in flight. A
+    /// response that did not get any further counts as a failed attempt.
+    pub(crate) fn may_continue(
+        &mut self,
+        now: Instant,
+        request: &PendingRequest,
+        failovers_max: u32,
+        in_flight: usize,
+    ) -> bool {
+        request.interruptions <= INTERRUPTIONS_MAX
+            && request.failovers <= failovers_max
+            && self.continuation_budget.spend(now, in_flight)
     }
 
     // The queue.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use maitre_base::{ClassId, Instant};
+use maitre_base::{ClassId, Instant, Tokens};
 use maitre_fleet::Wanted;
 use maitre_policy::Ask;
 use maitre_queue::OverLimit;
@@ -93,6 +93,8 @@ impl Parts {
             tried: Vec::new(),
             failovers: 0,
             failure: None,
+            delivered: Tokens::ZERO,
+            interruptions: 0,
             recalled: Vec::new(),
             has_response: false,
             spending: Spending::default(),

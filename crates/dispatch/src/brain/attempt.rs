@@ -65,7 +65,8 @@ impl Parts {
         looking: Looking<'_>,
         effects: &mut Vec<Effect>,
     ) -> Tried {
-        request.ask.attempt = request.tried.len() as u32;
+        // After an interruption the list of tried workers begins anew.
+        request.ask.attempt = request.tried.len() as u32 + request.interruptions.saturating_sub(1);
         let context = Context { now, settings: &self.settings.queue, fleet: &self.fleet };
         let (at, ahead) = match looking {
             Looking::Newcomer => (None, None),

@@ -23,7 +23,7 @@ impl Brain {
         if !estimate.is_new() {
             return;
         }
-        estimate.learn_at_least(u64::from(pieces));
+        estimate.learn_at_least(request.delivered.0 + u64::from(pieces));
         self.parts.learn_pace(now, Form::Stream, attempt, pieces.saturating_sub(1));
     }
 }
@@ -57,15 +57,17 @@ impl Parts {
         let (request, attempt) = ended;
         // The pieces of a stream are about its tokens; those of one body say nothing.
         let pieces = (request.form == Form::Stream).then_some(u64::from(pieces));
-        let tokens = counted.and_then(|it| it.answer).or(pieces);
+        // What another worker had delivered says nothing about this one.
+        let delivered = request.delivered.0;
+        let own = counted.and_then(|it| it.answer).map(|it| it.saturating_sub(delivered)).or(pieces);
         // Counting tokens takes no prefill, and embedding takes no steps.
-        if let (Decodes::Yes, Some(tokens)) = (request.decodes, tokens) {
+        if let (Decodes::Yes, Some(tokens)) = (request.decodes, own) {
             let steps = u32::try_from(tokens.saturating_sub(1)).unwrap_or(u32::MAX);
             self.learn_pace(now, request.form, attempt, steps);
             let context = Context { now, settings: &self.settings.queue, fleet: &self.fleet };
             self.scheduler.settle_charge(context, ended, tokens);
             let prefill = attempt.prefill_leg.as_ref().map_or(attempt.prefill, |it| it.fetches);
-            self.fleet.learn_length(prefill, tokens);
+            self.fleet.learn_length(prefill - request.delivered, tokens + delivered);
         }
         // Its blocks may have been reported after its first token.
         if let Some(prompt) = request.prompt.as_ref().filter(|_| attempt.is_counted) {

@@ -18,6 +18,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 mod cache;
+mod continuation;
 mod peers;
 mod queue;
 mod record;
@@ -249,7 +250,7 @@ fn responses_teach_sizes() {
 proptest! {
     #[test]
     fn promises_return_to_exactly_zero(
-        script in prop::collection::vec((0u64..30, 0u8..9, any::<prop::sample::Index>()), 0..400),
+        script in prop::collection::vec((0u64..30, 0u8..10, any::<prop::sample::Index>()), 0..400),
     ) {
         let mut harness = Harness::of(3);
         for (request, step, choice) in script {
@@ -262,6 +263,10 @@ proptest! {
                 4 => drop(harness.on(Event::Finished { request: id, counted: None, pieces: 1 })),
                 5 => drop(harness.on(Event::Left { request: id })),
                 6 => drop(harness.on(Event::BrokeOff { request: id })),
+                7 => {
+                    let worker = WorkerId(choice.index(3) as u32);
+                    harness.on(Event::Interrupted { request: id, worker, delivered: Tokens(request) });
+                }
                 _ => {
                     let failure = Failure::ALL[choice.index(Failure::ALL.len())];
                     harness.fail_attempt(request, failure);

@@ -50,6 +50,8 @@ pub enum AttemptOutcome {
     Failed,
     /// The worker failed in the middle of its response.
     BrokeOff,
+    /// The same, and another worker goes on. That attempt has a record of its own.
+    Continued,
     /// The client disconnected.
     Left,
     /// The worker answered with an error that was passed on.
@@ -69,6 +71,7 @@ impl AttemptOutcome {
             AttemptOutcome::Answered => "answered",
             AttemptOutcome::Failed => "failed",
             AttemptOutcome::BrokeOff => "broke-off",
+            AttemptOutcome::Continued => "continued",
             AttemptOutcome::Left => "disconnected",
             AttemptOutcome::Declined => "declined",
             AttemptOutcome::Recalled => "recalled",

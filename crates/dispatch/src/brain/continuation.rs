@@ -1,0 +1,63 @@
+//! A response that broke off goes on at another worker: the same request again, whose prompt is longer by what was
+//! delivered and whose answer is shorter.
+
+use maitre_base::{Instant, RequestId, Tokens, WorkerId};
+use maitre_fleet::Evidence;
+
+use super::{Brain, Context};
+use crate::event::{Effect, Failure, Refusal};
+use crate::observer::decision::AttemptOutcome;
+use crate::request::PendingRequest;
+
+impl Brain {
+    /// The worker failed in the middle of its response. The request is placed elsewhere, queued or refused.
+    pub(super) fn interrupted(
+        &mut self,
+        now: Instant,
+        (id, worker): (RequestId, WorkerId),
+        delivered: Tokens,
+        effects: &mut Vec<Effect>,
+    ) {
+        self.parts.see(now, worker, Evidence::Broke, effects);
+        let in_flight = self.pending.len();
+        let Brain { pending, parts, .. } = self;
+        let Some(request) = pending.get_mut(&id.0).filter(|it| it.worker() == Some(worker)) else { return };
+        let Some(attempt) = parts.release_placement(request) else { return };
+        request.interrupt(worker, delivered);
+        let refusal = Refusal::Failed { last: Failure::Broke };
+        if !parts.scheduler.may_continue(now, request, parts.settings.failovers_max, in_flight) {
+            parts.attempt_ended(now, &attempt, AttemptOutcome::BrokeOff, None);
+            effects.push(Effect::Refuse { request: id, refusal });
+            self.pending.remove(&id.0);
+            return;
+        }
+        parts.attempt_ended(now, &attempt, AttemptOutcome::Continued, None);
+        let context = Context { now, settings: &parts.settings.queue, fleet: &parts.fleet };
+        parts.scheduler.refund(context, request, &attempt);
+        self.admit(now, id, refusal, effects);
+    }
+}
+
+impl PendingRequest {
+    /// Its worker failed after this many tokens of the response.
+    fn interrupt(&mut self, worker: WorkerId, delivered: Tokens) {
+        let progress = delivered - self.delivered;
+        if progress > Tokens::ZERO {
+            self.failovers = 0;
+        }
+        self.failovers += 1;
+        self.interruptions += 1;
+        self.failure = Some(Failure::Broke);
+        self.delivered += progress;
+        self.ask.prefill += progress;
+        self.ask.decode = (self.ask.decode - progress).max(Tokens(1));
+        // Workers that failed earlier may be back; this one is not.
+        self.tried.clear();
+        self.tried.push(worker);
+        // The first token has come, the client waits for the next one, and no worker can send the KV cache of the answer.
+        self.deadline = None;
+        self.patience = None;
+        self.has_response = true;
+        self.may_split = false;
+    }
+}

@@ -1,0 +1,113 @@
+//! Responses that broke off: where they go on, what is promised, and what bounds them.
+
+use super::*;
+use crate::observer::decision::AttemptOutcome;
+use crate::scheduler::INTERRUPTIONS_MAX;
+
+impl Harness {
+    /// The worker of a request fails after so many tokens of the response.
+    fn interrupt(&mut self, request: u64, delivered: u64) -> Vec<Effect> {
+        let request = RequestId(request);
+        let worker = self.brain.worker_of(request).unwrap_or(WorkerId(0));
+        self.on(Event::Interrupted { request, worker, delivered: Tokens(delivered) })
+    }
+}
+
+#[test]
+fn the_rest_is_promised_to_another_worker_with_a_longer_prompt() {
+    let mut harness = Harness::of(2);
+    assert_eq!(harness.arrive(1, Some("llama")), Ok(0));
+    harness.begin(1);
+    let effects = harness.interrupt(1, 40);
+    assert!(effects.contains(&Effect::Probe { worker: WorkerId(0) }), "the worker is suspect: {effects:?}");
+    assert_eq!((placement(&effects).worker, placement(&effects).attempt), (WorkerId(1), 1));
+    let rest = PromisedWork {
+        requests: 1,
+        prefilling: 1,
+        prefill: Tokens(1_040),
+        decode: Tokens(60),
+        context: Tokens(1_100),
+    };
+    assert_eq!(harness.promised(), [PromisedWork::default(), rest]);
+    harness.begin(1);
+    harness.on(Event::Finished { request: RequestId(1), counted: None, pieces: 60 });
+    assert_eq!((harness.promised(), harness.brain.open()), (vec![PromisedWork::default(); 2], 0));
+    let outcomes: Vec<_> = harness.brain.decisions().newest_first().map(|it| it.outcome).collect();
+    assert_eq!(outcomes, [AttemptOutcome::Answered, AttemptOutcome::Continued]);
+}
+
+#[test]
+fn a_worker_that_failed_before_may_be_asked_again_but_not_the_last_one() {
+    let mut harness = Harness::of(2);
+    harness.arrive(1, Some("llama")).unwrap();
+    for (round, delivered) in (1..=4u64).map(|it| (it, 10 * it)) {
+        harness.begin(1);
+        let effects = harness.interrupt(1, delivered);
+        assert_eq!(u64::from(placement(&effects).worker.0), round % 2);
+        for worker in [0, 1].map(WorkerId) {
+            harness.on(Event::Probed { worker, evidence: Evidence::ProbeAnswered });
+        }
+    }
+}
+
+#[test]
+fn a_response_that_does_not_get_any_further_ends() {
+    let mut harness = Harness::of(8);
+    harness.arrive(1, Some("llama")).unwrap();
+    harness.begin(1);
+    assert!(outcome(&harness.interrupt(1, 40)).is_ok());
+    harness.begin(1);
+    assert_eq!(outcome(&harness.interrupt(1, 40)), Err(Refusal::Failed { last: Failure::Broke }));
+    assert_eq!((harness.promised(), harness.brain.open()), (vec![PromisedWork::default(); 8], 0));
+}
+
+#[test]
+fn an_attempt_to_go_on_that_fails_is_tried_elsewhere() {
+    let mut harness = Harness::of(4);
+    harness.arrive(1, Some("llama")).unwrap();
+    harness.begin(1);
+    assert_eq!(outcome(&harness.interrupt(1, 40)), Ok(1));
+    assert_eq!(harness.fail(1, Failure::Refused), Ok(2), "nothing was sent");
+    assert!(harness.fail(1, Failure::Broke).is_err(), "two workers broke one after another");
+}
+
+#[test]
+fn a_request_that_kills_every_worker_ends() {
+    let mut harness = Harness::of(4);
+    harness.arrive(1, Some("llama")).unwrap();
+    let mut deaths = 0;
+    for delivered in 1..1_000 {
+        harness.begin(1);
+        deaths += 1;
+        let effects = harness.interrupt(1, delivered);
+        for worker in [0, 1, 2, 3].map(WorkerId) {
+            harness.on(Event::Probed { worker, evidence: Evidence::ProbeAnswered });
+        }
+        if outcome(&effects).is_err() {
+            break;
+        }
+    }
+    assert_eq!(deaths, INTERRUPTIONS_MAX + 1);
+}
+
+#[test]
+fn a_deadline_for_the_first_token_does_not_hold_for_the_rest() {
+    let mut harness =
+        Harness::with_queue(2, BrainSettings { strategy: Name::RoundRobin, ..BrainSettings::default() });
+    let deadline = Some(harness.now + Duration::from_millis(500));
+    harness.on(Event::Arrived(Arrival { deadline, ..arrival(1, Some("llama")) }));
+    harness.begin(1);
+    harness.now = Instant::from_millis(5_000);
+    let effects = harness.interrupt(1, 10);
+    assert_eq!(placement(&effects).deadline, None);
+}
+
+#[test]
+fn a_late_report_of_another_worker_moves_nothing() {
+    let mut harness = Harness::of(3);
+    harness.arrive(1, Some("llama")).unwrap();
+    harness.begin(1);
+    let stale = Event::Interrupted { request: RequestId(1), worker: WorkerId(2), delivered: Tokens(3) };
+    assert!(!harness.on(stale).iter().any(|it| matches!(it, Effect::Place(_) | Effect::Refuse { .. })));
+    assert_eq!(harness.brain.worker_of(RequestId(1)), Some(WorkerId(0)));
+}

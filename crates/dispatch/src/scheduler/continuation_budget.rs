@@ -1,0 +1,58 @@
+//! How many responses may move to other workers.
+//!
+//! A worker that dies leaves all its responses to the others at once, each with a prefill of its prompt and of what was
+//! delivered. That must be possible for a whole worker, and must not go on for ever when workers die of it. So the fleet's
+//! responses may each move once in five seconds, on average: as many as are in flight at once, and then as time passes.
+
+use std::time::Duration;
+
+use maitre_base::Instant;
+
+/// In which every response in flight may move once.
+const WINDOW: Duration = Duration::from_secs(5);
+
+/// The least that may move at once, so that a quiet fleet's can. Chosen: what one engine serves.
+const MOVES_MIN: f64 = 64.0;
+
+/// What was spent and not earned back.
+#[derive(Clone, Debug, Default)]
+pub(super) struct ContinuationBudget {
+    spent: f64,
+    at: Instant,
+}
+
+impl ContinuationBudget {
+    /// Takes one move, if this many requests in flight allow it.
+    pub(super) fn spend(&mut self, now: Instant, in_flight: usize) -> bool {
+        let most = (in_flight as f64).max(MOVES_MIN);
+        let earned = most * now.since(self.at).as_secs_f64() / WINDOW.as_secs_f64();
+        self.at = self.at.max(now);
+        self.spent = (self.spent - earned).max(0.0);
+        let affordable = self.spent + 1.0 <= most;
+        if affordable {
+            self.spent += 1.0;
+        }
+        affordable
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_responses_may_move_at_once_and_then_a_fifth_a_second() {
+        let mut budget = ContinuationBudget::default();
+        let mut moved = |at: u64| {
+            let now = Instant::from_millis(at);
+            (0..5_000).filter(|_| budget.spend(now, 1_000)).count()
+        };
+        assert_eq!((moved(0), moved(0), moved(1_000), moved(60_000)), (1_000, 0, 200, 1_000));
+    }
+
+    #[test]
+    fn the_streams_of_a_quiet_fleet_may_move() {
+        let mut budget = ContinuationBudget::default();
+        assert_eq!((0..100).filter(|_| budget.spend(Instant::ZERO, 2)).count(), 64);
+    }
+}
