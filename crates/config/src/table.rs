@@ -19,9 +19,9 @@ use crate::knob::{Knob, Section, knob};
 use crate::queue::class::{CLASS_LIST, CLASS_NAME};
 use crate::queue::tenant::TENANT_LIST;
 use crate::types::{
-    FILE, FOLDER_BY_MODEL, FREE_TEXT, HEADER, KUBERNETES_API, LOG_FORMAT, LOG_LEVEL, ORIGIN, PATH_PATTERN,
-    PRIORITY_ORDER, SOCKET, SPLIT_RULE, STRATEGY, STRATEGY_BY_MODEL, TENANT_BY, URL_PATH, URL_PATTERN,
-    WORKER_LIST, WORKER_SOURCE,
+    BROKEN_STREAMS, FILE, FOLDER_BY_MODEL, FREE_TEXT, HEADER, KUBERNETES_API, LOG_FORMAT, LOG_LEVEL, ORIGIN,
+    PATH_PATTERN, PRIORITY_ORDER, SOCKET, SPLIT_RULE, STRATEGY, STRATEGY_BY_MODEL, TENANT_BY, URL_PATH,
+    URL_PATTERN, WORKER_LIST, WORKER_SOURCE,
 };
 use cluster::CLUSTER;
 use strategies::{
@@ -123,6 +123,12 @@ static MAIN: &[Knob] = &[
         "Which prompts go to workers of role prefill, if there are any: those for which it is cheaper (price), always or \
          never.",
     ),
+    knob(
+        "continue",
+        &At(|it| &mut it.settings.broken_streams, BROKEN_STREAMS),
+        "Let another worker go on with a stream whose worker fails in the middle: on or off. A class may say otherwise.",
+    )
+    .common(),
     knob(
         "strategies",
         &At(|it| &mut it.settings.brain.strategies, STRATEGY_BY_MODEL),
@@ -284,9 +290,9 @@ static QUEUE: &[Knob] = &[
         "classes",
         &At(|it| &mut it.settings.brain.queue.classes, CLASS_LIST),
         "Classes of requests, highest priority first. Options after the name: \
-         ?requests=COUNT&tokens=COUNT&deadline=DURATION&reserve=NUMBER limits the requests and tokens in \
-         the queue and the time there (deadline=none for no limit), and reserves a share of the fleet \
-         from lower classes.",
+         ?requests=COUNT&tokens=COUNT&deadline=DURATION&reserve=NUMBER&continue=on|off limits the requests \
+         and tokens in the queue and the time there (deadline=none for no limit), reserves a share of the \
+         fleet from lower classes, and says whether streams go on at another worker.",
     ),
     knob(
         "queue.standard",

@@ -15,7 +15,7 @@ use maitre_net::tls::ClientAuth;
 use maitre_net::worker_url::WorkerUrl;
 use maitre_policy::Name;
 use maitre_policy::split::SplitRule;
-use maitre_proxy::settings::{PriorityOrder, TenantBy};
+use maitre_proxy::settings::{BrokenStreams, PriorityOrder, TenantBy};
 use maitre_proxy::{Collector, Secret};
 use tracing_subscriber::filter::LevelFilter;
 
@@ -31,6 +31,9 @@ pub(crate) const PRIORITY_ORDER: OneOf<PriorityOrder> = OneOf(
 );
 pub(crate) const SPLIT_RULE: OneOf<SplitRule> =
     OneOf("RULE", &[("price", SplitRule::Price), ("always", SplitRule::Always), ("never", SplitRule::Never)]);
+pub(crate) const ON_OFF: OneOf<bool> = OneOf("STATE", &[("off", false), ("on", true)]);
+pub(crate) const BROKEN_STREAMS: OneOf<BrokenStreams> =
+    OneOf("STATE", &[("off", BrokenStreams::End), ("on", BrokenStreams::Continue)]);
 pub(crate) const CLIENT_AUTH: OneOf<ClientAuth> =
     OneOf("AUTH", &[("required", ClientAuth::Required), ("optional", ClientAuth::Optional)]);
 pub(crate) const LOG_FORMAT: OneOf<LogFormat> =

@@ -479,7 +479,7 @@ fn prompt<'a>(event: &Event<'a>) -> Option<&'a PromptChain> {
 fn asks(event: &Event<'_>) -> Option<RequestId> {
     match event {
         Event::Arrived(arrival) => Some(arrival.request),
-        Event::Failed { request, .. } => Some(*request),
+        Event::Failed { request, .. } | Event::Interrupted { request, .. } => Some(*request),
         _ => None,
     }
 }

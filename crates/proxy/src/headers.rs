@@ -17,6 +17,8 @@ pub(crate) const RANK: HeaderName = HeaderName::from_static("x-data-parallel-ran
 pub(crate) const CACHED_TOKENS: HeaderName = HeaderName::from_static("x-maitre-cached-tokens");
 /// In a request: asks for the whole decision. In a response: the decision.
 pub(crate) const EXPLAIN: HeaderName = HeaderName::from_static("x-maitre-explain");
+/// Whether a stream would go on at another worker if this one failed: `on`, or what prevents it.
+pub(crate) const CONTINUE: HeaderName = HeaderName::from_static("x-maitre-continue");
 /// Milliseconds that a request was queued.
 pub(crate) const QUEUED: HeaderName = HeaderName::from_static("x-maitre-queue-ms");
 

@@ -42,6 +42,7 @@ mod simulation;
 mod state;
 mod threads;
 mod tls;
+mod token_memory;
 mod tokenize;
 mod traces;
 mod upstreams;

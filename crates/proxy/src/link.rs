@@ -6,6 +6,7 @@ use bytes::Bytes;
 use http::HeaderValue;
 use maitre_base::{Instant, Role, WorkerId};
 use maitre_dialect::engine::EngineKind;
+use maitre_dialect::route::Route;
 use maitre_net::address::Address;
 use maitre_net::tls::TlsFailure;
 use maitre_net::upstream::UpstreamError;
@@ -52,6 +53,8 @@ pub(crate) struct Link {
     failure: Mutex<Option<String>>,
     /// A TLS failure has been logged, and nothing was received since.
     tls_failed: AtomicBool,
+    /// Bits by route: whether it has sent token ids with its streams, and whether it refused to.
+    token_ids: AtomicU32,
     about: Mutex<About>,
 }
 
@@ -59,6 +62,8 @@ pub(crate) struct Link {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct About {
     pub(crate) kind: Option<EngineKind>,
+    /// As it was before the worker failed, until it is known again.
+    pub(crate) last_kind: Option<EngineKind>,
     /// Its `/v1/models`, verbatim.
     pub(crate) models: Option<Bytes>,
 }
@@ -72,6 +77,19 @@ pub(crate) struct Tally {
     /// Of responses that report cached tokens.
     pub(crate) prompt_tokens: AtomicU64,
     pub(crate) cached_tokens: AtomicU64,
+}
+
+/// How a worker answers a request for token ids.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TokenIdReply {
+    Sent,
+    Refused,
+}
+
+impl TokenIdReply {
+    const fn bit(self, route: Route) -> u32 {
+        1 << (2 * route as u32 + self as u32)
+    }
 }
 
 /// The name of a worker: its address, and the rank where there are several.
@@ -123,6 +141,7 @@ impl Link {
             tally: Tally::default(),
             failure: Mutex::new(None),
             tls_failed: AtomicBool::new(false),
+            token_ids: AtomicU32::new(0),
             about: Mutex::new(About::default()),
         }
     }
@@ -211,12 +230,35 @@ impl Link {
         self.interrupts.notified()
     }
 
+    /// It has sent token ids with a stream of this route, or refused to.
+    pub(crate) fn note_token_ids(&self, route: Route, reply: TokenIdReply) {
+        self.token_ids.fetch_or(reply.bit(route), Ordering::Relaxed);
+    }
+
+    /// Whether it has ever answered so.
+    pub(crate) fn has_replied(&self, route: Route, reply: TokenIdReply) -> bool {
+        self.token_ids.load(Ordering::Relaxed) & reply.bit(route) != 0
+    }
+
     pub(crate) fn about(&self) -> About {
         self.about.lock().clone()
     }
 
     pub(crate) fn kind(&self) -> Option<EngineKind> {
         self.about.lock().kind
+    }
+
+    /// The kind, or that of before the worker failed: most engines come back as they were.
+    pub(crate) fn expected_kind(&self) -> Option<EngineKind> {
+        let about = self.about.lock();
+        about.kind.or(about.last_kind)
+    }
+
+    /// The worker has failed: another engine may run there next.
+    pub(crate) fn forget_engine(&self) {
+        let mut about = self.about.lock();
+        about.last_kind = about.kind.take().or(about.last_kind);
+        self.token_ids.store(0, Ordering::Relaxed);
     }
 
     pub(crate) fn learn(&self, change: impl FnOnce(&mut About)) {

@@ -3,6 +3,7 @@
 
 mod caches;
 mod cluster;
+mod continuations;
 mod decisions;
 mod exposition;
 mod in_flight;
@@ -31,6 +32,7 @@ use prometheus_client::registry::Registry;
 use caches::Caches;
 use cluster::ClusterMetrics;
 pub(crate) use cluster::ClusterSample;
+pub(crate) use continuations::{Continuations, Continued};
 use decisions::Decisions;
 pub(crate) use exposition::MetricsFormat;
 use in_flight::InFlight;
@@ -78,6 +80,7 @@ pub(crate) struct Metrics {
     picks: [Counter; Why::ALL.len()],
     failures: Family<[MetricLabel; 1], Counter>,
     pub(crate) splits: SplitCounts,
+    pub(crate) continuations: Continuations,
     handshakes_failed: Family<[MetricLabel; 1], Counter>,
     tls_files: Family<[MetricLabel; 1], Counter>,
     states: Family<[(&'static str, String); 2], Gauge>,
@@ -263,12 +266,11 @@ impl Metrics {
         registry.register("tls_files_changed", "Changed TLS files, by result", tls_files.clone());
         let states = Family::default();
         registry.register("worker_state", "1 for the state the worker is in", states.clone());
-        let caches = Caches::new(registry);
-        let queue = Queue::new(registry, classes);
-        let decisions = Decisions::new(registry);
-        let cluster = ClusterMetrics::new(registry);
+        let (caches, queue) = (Caches::new(registry), Queue::new(registry, classes));
+        let (decisions, cluster) = (Decisions::new(registry), ClusterMetrics::new(registry));
         let (record, traces) = (RecordCounts::new(registry), TraceCounts::new(registry));
         let (splits, lanes) = (SplitCounts::new(registry), InFlight::new(registry));
+        let continuations = Continuations::new(registry);
         let in_flight = Gauge::default();
         registry.register("requests_in_flight", "Requests in flight", in_flight.clone());
         let connections = Gauge::default();
@@ -295,6 +297,7 @@ impl Metrics {
             picks,
             failures,
             splits,
+            continuations,
             handshakes_failed,
             tls_files,
             states,

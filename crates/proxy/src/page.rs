@@ -230,6 +230,7 @@ mod tests {
             AttemptOutcome::Declined,
             AttemptOutcome::Failed,
             AttemptOutcome::BrokeOff,
+            AttemptOutcome::Continued,
             AttemptOutcome::Left,
             AttemptOutcome::Recalled,
         ];

@@ -8,6 +8,9 @@
 //! 6. `forward` sends it to the worker, and to another one if that fails before the first byte: `StartedResponse`.
 //! 7. `response` streams the worker's bytes to the client: `ResponseBody`.
 //!
+//! A stream whose worker fails goes on at another one, if it can (`coverage`, `response/continuation`); for that, workers
+//! are asked for token ids (`token_ids`).
+//!
 //! `count_tokens` goes on to other workers where one does not have that path.
 //!
 //! `guard` accompanies the request through all of them and does the accounting when it ends, however it ends.
@@ -15,6 +18,7 @@
 mod admit;
 pub(crate) mod arrive;
 mod count_tokens;
+mod coverage;
 pub(crate) mod describe;
 mod exchange;
 mod forward;
@@ -26,6 +30,7 @@ mod priority;
 mod pull;
 mod response;
 mod serve;
+mod token_ids;
 
 pub(crate) use arrive::RequestBody;
 pub(crate) use guard::RequestGuard;

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use arc_swap::{ArcSwap, Guard};
 use http::{HeaderName, HeaderValue};
+use maitre_base::ClassId;
 use maitre_dispatch as dispatch;
 use maitre_net::bearer::Bearer;
 use maitre_net::tls::{TlsClientSettings, TlsServerSettings};
@@ -55,6 +56,8 @@ pub struct RouterSettings {
     pub tokenize_timeout: Duration,
     /// Add response headers that name the worker and the reason for the pick.
     pub explain: bool,
+    /// What becomes of a stream whose worker fails, where its class does not say otherwise.
+    pub broken_streams: BrokenStreams,
     /// Paths outside the API that are forwarded to a worker. A pattern that ends in `*` matches a prefix.
     pub passthrough: Vec<String>,
     /// Serve to clients, too, the health and metrics paths that sglang-router and vllm-router have.
@@ -67,6 +70,14 @@ pub struct RouterSettings {
     pub worker_key: Option<Bearer>,
     /// Keeps the caches of tenants apart. None: tenants share caches.
     pub salt: Option<Salter>,
+}
+
+impl RouterSettings {
+    /// Whether streams of this class go on at another worker when theirs fails.
+    pub(crate) fn continues(&self, class: ClassId) -> bool {
+        let of_class = self.brain.queue.classes.get(class.index()).and_then(|it| it.continues);
+        of_class.unwrap_or(self.broken_streams == BrokenStreams::Continue)
+    }
 }
 
 impl Default for RouterSettings {
@@ -98,6 +109,8 @@ impl Default for RouterSettings {
             // What a prefix hit of a few hundred tokens saves on a small GPU.
             tokenize_timeout: Duration::from_millis(50),
             explain: true,
+            // Until it has proven itself on more engines than vLLM.
+            broken_streams: BrokenStreams::End,
             passthrough: Vec::new(),
             compat_paths: false,
             cors_origins: Vec::new(),
@@ -307,6 +320,15 @@ impl Default for TraceSettings {
             ca: None,
         }
     }
+}
+
+/// What becomes of a stream whose worker fails in the middle.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BrokenStreams {
+    /// It ends with an error event.
+    End,
+    /// Another worker goes on with it.
+    Continue,
 }
 
 /// Where to find the key of a session, in this order; last in the body (`session_id`, `prompt_cache_key`,

@@ -20,6 +20,7 @@ use crate::roster::DiscoveryStatus;
 use crate::settings::{RouterSettings, SharedSettings};
 use crate::shutdown::Shutdown;
 use crate::tls::Tls;
+use crate::token_memory::TokenMemory;
 use crate::tokenize::{EngineTokenizers, LocalTokenizers, Tokenizer, WorkInFlight};
 use crate::traces::Traces;
 
@@ -31,6 +32,8 @@ pub(crate) struct RouterState {
     pub(crate) recent: Arc<Recent>,
     pub(crate) request_ids: Arc<RequestIds>,
     pub(crate) bodies: Arc<BodyMemory>,
+    /// Of streams that can be continued.
+    pub(crate) token_ids: Arc<TokenMemory>,
     pub(crate) tokenizer: Tokenizer,
     pub(crate) tls: Arc<Tls>,
     /// None: nothing is traced.
@@ -79,6 +82,7 @@ impl RouterState {
                 work: WorkInFlight::default(),
             },
             bodies: Arc::new(BodyMemory::new(settings.clone())),
+            token_ids: Arc::default(),
             settings,
             clock,
             metrics,

@@ -281,7 +281,7 @@ impl WorkerWatch {
             // Another engine may come back at this address.
             self.models_at = None;
             self.sources_at = None;
-            self.link.learn(|about| about.kind = None);
+            self.link.forget_engine();
         }
         evidence == Evidence::ProbeAnswered
     }

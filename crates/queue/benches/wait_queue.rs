@@ -106,6 +106,7 @@ fn classes() -> Vec<Class> {
         tokens_max: u64::MAX,
         deadline: None,
         reserve: 0.0,
+        continues: None,
     };
     vec![class; CLASSES]
 }

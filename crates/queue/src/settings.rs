@@ -46,6 +46,8 @@ pub struct Class {
     pub deadline: Option<Duration>,
     /// The part of the fleet that lower classes never use, even while it is idle, in [0, 1).
     pub reserve: f64,
+    /// Whether its streams go on at another worker when theirs fails; none for what holds for all classes.
+    pub continues: Option<bool>,
 }
 
 /// What a tenant may ask for.
@@ -124,6 +126,7 @@ impl Default for QueueSettings {
             tokens_max: 100_000_000,
             deadline: deadline.map(Duration::from_secs),
             reserve: 0.0,
+            continues: None,
         };
         QueueSettings {
             enabled: true,

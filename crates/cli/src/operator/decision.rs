@@ -296,6 +296,7 @@ pub(crate) fn outcome(word: &str) -> &str {
         "in-flight" => "in flight",
         "disconnected" => "client disconnected",
         "broke-off" => "cut off",
+        "continued" => "continued elsewhere",
         _ => word,
     }
 }

@@ -1,4 +1,4 @@
-//! A class as one text: `interactive?requests=10000&tokens=100000000&deadline=30s&reserve=0.2`.
+//! A class as one text: `interactive?requests=10000&tokens=100000000&deadline=30s&reserve=0.2&continue=on`.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -9,6 +9,7 @@ use maitre_queue::settings::{self, CLASSES_MAX};
 use crate::field::{List, twice};
 use crate::form::{Count, Custom, Form, ItemTable, Ratio, Time, Word, public, show_duration};
 use crate::options;
+use crate::types::ON_OFF;
 
 pub(crate) const CLASS_LIST: List<Custom<Class>> = List {
     item: public("CLASS", read, show),
@@ -27,7 +28,7 @@ pub(crate) const CLASS_NAME: Word = Word {
     wrong: "is not the name of a class; write letters, digits and -_. but not a number alone, as in \"interactive\"",
 };
 
-const OPTIONS: &str = "requests, tokens, deadline and reserve";
+const OPTIONS: &str = "requests, tokens, deadline, reserve and continue";
 /// Chosen: more than this is a typing error.
 const REQUESTS: RangeInclusive<u32> = 0..=10_000_000;
 const TOKENS: RangeInclusive<u64> = 0..=1_000_000_000_000;
@@ -57,6 +58,7 @@ fn read(text: &str) -> Result<Class, String> {
             "tokens" => Count(TOKENS).read(value).map(|it| class.tokens_max = it),
             "deadline" => deadline(value).map(|it| class.deadline = it),
             "reserve" => Ratio(RESERVES).read(value).map(|it| class.reserve = it),
+            "continue" => ON_OFF.read(value).map(|it| class.continues = Some(it)),
             _ => return None,
         })
     });
@@ -79,6 +81,7 @@ fn default_class(name: &str) -> Class {
         tokens_max: 100_000_000,
         deadline: None,
         reserve: 0.0,
+        continues: None,
     })
 }
 
@@ -90,6 +93,7 @@ fn show(class: &Class) -> String {
         (class.tokens_max != usual.tokens_max).then(|| format!("tokens={}", class.tokens_max)),
         Some(format!("deadline={deadline}")),
         (class.reserve != usual.reserve).then(|| format!("reserve={}", class.reserve)),
+        class.continues.map(|it| format!("continue={}", ON_OFF.show(&it))),
     ];
     options::join(&class.name, options)
 }

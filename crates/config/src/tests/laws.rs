@@ -24,7 +24,7 @@ fn sample(knob: &Knob) -> &'static str {
         ("STRATEGY", true) => "random,least-work",
         ("MODEL=STRATEGY", _) => "llama-3.1=random,qwen=round-robin",
         ("MODEL=FOLDER", _) => "llama-3.1=/models/a,qwen=b",
-        ("CLASS", _) => "fast?deadline=2s&requests=5&tokens=9,standard?deadline=none&reserve=0.2",
+        ("CLASS", _) => "fast?deadline=2s&requests=5&tokens=9,standard?deadline=none&reserve=0.2&continue=on",
         ("TENANT", _) => "sk-?&=1?weight=3&rpm=600&tpm=1000,team-b?usual=batch,*?best=standard",
         ("KEY", _) => {
             "correct-horse-battery?tenant=acme&best=standard&models=a|b*&rpm=5&tpm=7&trusted,other-horse-battery"
@@ -33,6 +33,7 @@ fn sample(knob: &Knob) -> &'static str {
         ("BY", _) => "adapter",
         ("ORDER", _) => "higher-first",
         ("RULE", _) => "always",
+        ("STATE", _) => "on",
         ("AUTH", _) => "optional",
         ("SALT", _) => "tenant",
         ("VIA", _) => "mesh",

@@ -52,11 +52,12 @@ struct DecisionFilter<'a> {
 }
 
 /// Outcomes of requests that were placed.
-const OUTCOMES: [AttemptOutcome; 7] = [
+const OUTCOMES: [AttemptOutcome; 8] = [
     AttemptOutcome::InFlight,
     AttemptOutcome::Answered,
     AttemptOutcome::Failed,
     AttemptOutcome::BrokeOff,
+    AttemptOutcome::Continued,
     AttemptOutcome::Left,
     AttemptOutcome::Declined,
     AttemptOutcome::Recalled,

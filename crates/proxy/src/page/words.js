@@ -99,6 +99,7 @@ const OUTCOME = {
   answered: { mark: "✓", tone: "good", says: "The answer is complete." },
   failed: { mark: "✕", tone: "bad", says: "The attempt failed before the first byte." },
   "broke-off": { mark: "✕", tone: "bad", name: "cut off", says: "The worker failed in the middle of its answer." },
+  continued: { mark: "→", tone: "fair", says: "The worker failed in the middle of its answer, and another one went on." },
   disconnected: { mark: "↩", tone: "fair", name: "client disconnected", says: "The client disconnected before the end." },
   declined: { mark: "!", tone: "fair", says: "The worker answered with an error status." },
   recalled: { mark: "↩", tone: "quiet", says: "It was recalled for a more urgent request and queued again." },

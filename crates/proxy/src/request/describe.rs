@@ -14,6 +14,7 @@ use maitre_queue::allowance::Budget;
 use tokio::runtime::Handle;
 
 use super::arrive::{Arrived, Urgency};
+use super::coverage::Coverage;
 use super::models;
 use crate::keys::Caller;
 use crate::lane::Lane;
@@ -39,6 +40,7 @@ pub(crate) struct Described {
     pub(super) urgency: Option<Urgency>,
     /// The salt of its tenant, for the worker.
     pub(super) salt: Option<String>,
+    pub(super) coverage: Coverage,
 }
 
 impl Described {
@@ -85,7 +87,14 @@ async fn describe_here(
 ) -> Result<Described, Refused> {
     let Some(parsed) = arrived.parse(settings)? else {
         let (facts, urgency) = arrived.facts(settings, request, None)?;
-        return Ok(Described { model: None, tokenized: None, facts, urgency, salt: None });
+        return Ok(Described {
+            model: None,
+            tokenized: None,
+            facts,
+            urgency,
+            salt: None,
+            coverage: Coverage::Off,
+        });
     };
     let (state, body) = (&lane.state, &parsed.request);
     check_steering(arrived.caller(), body)?;
@@ -101,6 +110,7 @@ async fn describe_here(
         true => TokenizedPrompt::unread(body),
         false => state.tokenizer.tokenize(&lane.upstreams, arrived.route(), body).await,
     };
+    let coverage = Coverage::of(settings, arrived, &facts);
     let may_split = state.brain.moves_kv() && may_split(arrived);
     Ok(Described {
         model: body.model.as_deref().map(str::to_owned),
@@ -108,6 +118,7 @@ async fn describe_here(
         tokenized: Some(tokenized),
         urgency,
         salt: parsed.salt,
+        coverage,
     })
 }
 

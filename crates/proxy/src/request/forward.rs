@@ -13,11 +13,12 @@ use maitre_base::Instant;
 use maitre_dispatch::{Failure, Placement, Refusal};
 
 use super::arrive::Arrived;
-use super::exchange::{Outbound, StartedResponse, exchange, interrupted, open, send};
+use super::exchange::{Outbound, StartedResponse, exchange, interrupted, open};
 use super::guard::RequestGuard;
 use super::place::{BodyRewrite, Leg, Placed};
 use super::prefill::{PrefillOutcome, is_usable, prefill, until_content};
 use super::pull::pull;
+use super::token_ids::send_asking;
 use crate::brain::{Decision, Waiter};
 use crate::lane::Lane;
 use crate::link::Link;
@@ -42,7 +43,7 @@ impl From<Failure> for NoResponse {
 pub(super) async fn forward(
     guard: &mut RequestGuard,
     arrived: &Arrived,
-    Placed { mut placement, rewrite }: Placed,
+    Placed { mut placement, rewrite, .. }: Placed,
 ) -> Result<StartedResponse, Refused> {
     // A worker's error response, for the client if no other worker does better.
     let mut error_response = None;
@@ -122,7 +123,7 @@ async fn legs(
         let outbound = Outbound { arrived, rewrite, leg: Leg::Whole };
         return Ok(match placement.pull {
             Some(from) => pull(lane, outbound, link, (placement, from)).await?,
-            None => send(&lane.upstreams, outbound, link, placement).await?,
+            None => send_asking(&lane.upstreams, outbound, link, placement).await?,
         });
     };
     let splits = &lane.state.metrics.splits;

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use http::header::{HeaderMap, HeaderValue};
 use http::{Request, StatusCode};
-use maitre_base::{ClassId, Instant, RequestId, TenantId, WorkerId};
+use maitre_base::{ClassId, Instant, RequestId, TenantId, Tokens, WorkerId};
 use maitre_dialect::route::Route;
 use maitre_dialect::usage::Usage;
 use maitre_dispatch::{Arrival, Event, Failure, Placement, Refusal, reports_progress};
@@ -110,6 +110,11 @@ struct ResponseSoFar {
     /// When a chunk last arrived; before the first one, when the request was sent to its worker.
     last_chunk: Instant,
     chunks: u32,
+    /// How many of them came from other workers than the present one.
+    chunks_before: u32,
+    /// How often another worker went on with it, and whether the present one has not begun.
+    continuations: u32,
+    is_resuming: bool,
     /// It is an answer that comes token by token.
     is_stream: bool,
     /// Tokens of its prompt that were counted at the first token.
@@ -120,6 +125,11 @@ impl ResponseSoFar {
     /// Tokens of the answer that were counted as they came.
     fn answer_counted(&self) -> u64 {
         if self.is_stream { self.chunks.saturating_sub(CHUNKS_WITHOUT_TOKENS).into() } else { 0 }
+    }
+
+    /// Chunks of the present worker.
+    fn pieces(&self) -> u32 {
+        self.chunks - self.chunks_before
     }
 }
 
@@ -155,6 +165,9 @@ impl RequestGuard {
                 first_chunk: None,
                 last_chunk: Instant::ZERO,
                 chunks: 0,
+                chunks_before: 0,
+                continuations: 0,
+                is_resuming: false,
                 is_stream: false,
                 prompt_counted: 0,
             },
@@ -238,6 +251,30 @@ impl RequestGuard {
             link.tally.failures.fetch_add(1, Ordering::Relaxed);
         }
         state.brain.on(Event::Failed { request: self.number, worker, failure })
+    }
+
+    /// Reports to the brain that the worker failed in the middle of its response, of which the client has this many tokens,
+    /// and asks for another worker to go on.
+    pub(super) fn interrupted(&mut self, delivered: u64) -> Decision {
+        let state = &self.lane.state;
+        if let Some(trace) = &mut self.trace {
+            trace.failed(state.clock.now(), Failure::Broke);
+        }
+        let placed = self.scheduled.as_ref().and_then(Scheduled::placement);
+        let Some(worker) = placed.map(|it| it.worker) else { return Decision::Nothing };
+        if let Some(link) = state.brain.link(worker) {
+            link.tally.failures.fetch_add(1, Ordering::Relaxed);
+        }
+        state.brain.on(Event::Interrupted { request: self.number, worker, delivered: Tokens(delivered) })
+    }
+
+    /// Another worker goes on with the response. It got its request at this time.
+    pub(super) fn resumed(&mut self, sent: Instant) {
+        let response = &mut self.response;
+        response.continuations += 1;
+        response.is_resuming = true;
+        response.chunks_before = response.chunks;
+        response.last_chunk = sent;
     }
 
     /// The placement, or the refusal; waits while the request is queued. Dropped meanwhile, the client has disconnected.
@@ -357,8 +394,25 @@ impl RequestGuard {
         if response.is_stream && response.chunks > CHUNKS_WITHOUT_TOKENS {
             self.lane.counts.add_answer_tokens(1);
         }
-        if reports_progress(response.chunks) {
-            self.lane.state.brain.on(Event::Streamed { request, pieces: response.chunks });
+        if std::mem::take(&mut response.is_resuming) {
+            self.report_first_token();
+            return;
+        }
+        let pieces = response.pieces();
+        if reports_progress(pieces) {
+            self.lane.state.brain.on(Event::Streamed { request, pieces });
+        }
+    }
+
+    /// The worker has sent something that is not for the client yet.
+    pub(super) fn heard(&mut self, now: Instant) {
+        self.response.last_chunk = now;
+    }
+
+    fn report_first_token(&self) {
+        if let Some(placement) = self.scheduled.as_ref().and_then(Scheduled::placement) {
+            let first = Event::FirstToken { request: self.number, worker: placement.worker };
+            self.lane.state.brain.on(first);
         }
     }
 
@@ -376,9 +430,7 @@ impl RequestGuard {
             self.response.prompt_counted = count;
             self.lane.counts.add_prompt_tokens(count);
         }
-        if let Some(placement) = scheduled.placement() {
-            state.brain.on(Event::FirstToken { request: self.number, worker: placement.worker });
-        }
+        self.report_first_token();
     }
 
     fn stop_awaiting(&mut self) {
@@ -463,7 +515,7 @@ impl RequestGuard {
             answer: it.completion_tokens,
         });
         self.lane.state.brain.on(match response.outcome {
-            RequestOutcome::Answered => Event::Finished { request, counted, pieces: response.chunks },
+            RequestOutcome::Answered => Event::Finished { request, counted, pieces: response.pieces() },
             RequestOutcome::Declined(_) => Event::Declined { request },
             RequestOutcome::Broke | RequestOutcome::Stalled => Event::BrokeOff { request },
             _ => Event::Left { request },
@@ -565,6 +617,7 @@ impl RequestGuard {
             class = self.class_name(),
             waited_ms = scheduled.map_or(0, |it| it.waited.as_millis() as u64),
             attempt = placement.map(|it| it.attempt),
+            continued = self.response.continuations,
             ttft_ms = self.ttft().map(|it| it.as_millis() as u64),
             total_ms = now.since(self.arrived).as_millis() as u64,
             prompt_tokens = usage.and_then(|it| it.prompt_tokens),

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use http::header::HeaderValue;
+use maitre_dialect::continuation::{self, ContinuableStream};
 use maitre_dialect::legs::peer::PeerSource;
 use maitre_dialect::legs::{Answer, BadAnswer, Style, Transfer};
 use maitre_dialect::openai::BadRequest;
@@ -13,11 +14,12 @@ use maitre_dispatch::Placement;
 use maitre_net::upstream::UpstreamRequest;
 
 use super::arrive::{Arrived, Urgency};
+use super::coverage::Coverage;
 use super::describe::describe;
 use super::guard::RequestGuard;
 use super::models;
 use crate::headers;
-use crate::link::Link;
+use crate::link::{Link, TokenIdReply};
 use crate::record::RecordEntry;
 use crate::refuse::Refused;
 use crate::traces::TRACEPARENT;
@@ -26,6 +28,7 @@ use crate::traces::TRACEPARENT;
 pub(super) struct Placed {
     pub(super) placement: Placement,
     pub(super) rewrite: BodyRewrite,
+    pub(super) coverage: Coverage,
 }
 
 /// The fields of the body that the worker gets from the router: its engine's priority and the tenant's salt, where the
@@ -34,6 +37,8 @@ pub(super) struct Placed {
 pub(super) struct BodyRewrite {
     urgency: Option<Urgency>,
     salt: Option<String>,
+    /// The worker is asked for token ids, so that another can continue the stream.
+    asks_ids: bool,
 }
 
 /// Which part of a request a worker gets.
@@ -46,6 +51,8 @@ pub(super) enum Leg<'a> {
     Prefill,
     /// The answer, with what the prefill worker has answered.
     Decode(&'a Bytes),
+    /// The rest of an answer that another worker began.
+    Rest(&'a ContinuableStream),
 }
 
 /// Asks the brain for a worker; waits in the queue if it must.
@@ -61,7 +68,10 @@ pub(super) async fn place(guard: &mut RequestGuard, arrived: &Arc<Arrived>) -> R
         let known = || models::names(&guard.lane.state.brain, arrived.caller());
         Refused::by_brain(refusal, arrival.model, known)
     })?;
-    Ok(Placed { placement, rewrite: BodyRewrite { urgency: described.urgency, salt: described.salt } })
+    let coverage = described.coverage;
+    let asks_ids = matches!(coverage, Coverage::Covered(_));
+    let rewrite = BodyRewrite { urgency: described.urgency, salt: described.salt, asks_ids };
+    Ok(Placed { placement, rewrite, coverage })
 }
 
 /// An engine's priority for a request that has none. Replaces a number that its client may not choose, at an engine or
@@ -80,6 +90,15 @@ impl BodyRewrite {
         let Arrived { method, target, headers, trace, .. } = arrived;
         let host = link.address.header();
         let body = body_of(leg, arrived, self.body(arrived, link))?;
+        let body = match leg {
+            Leg::Whole | Leg::Decode(_) if self.asks_ids(arrived, link) => {
+                Bytes::from(continuation::with_ids(&body)?)
+            }
+            Leg::Rest(stream) => {
+                Bytes::from(stream.request(link.expected_kind().ok_or(BadLeg::UnknownEngine)?, &body)?)
+            }
+            _ => body,
+        };
         if link.rank.is_none() && trace.is_none() {
             return Ok(UpstreamRequest::new(method, target, host, headers, body));
         }
@@ -92,6 +111,20 @@ impl BodyRewrite {
             headers.insert(TRACEPARENT, trace.toward(placement));
         }
         Ok(UpstreamRequest::new(method, target, host, &headers, body))
+    }
+
+    /// Whether this worker is asked for the token ids of its stream.
+    pub(super) fn asks_ids(&self, arrived: &Arrived, link: &Link) -> bool {
+        let known = arrived
+            .route()
+            .zip(link.expected_kind())
+            .filter(|&(route, kind)| continuation::serves(kind, route));
+        self.asks_ids && known.is_some_and(|(route, _)| !link.has_replied(route, TokenIdReply::Refused))
+    }
+
+    /// The same without asking for token ids.
+    pub(super) fn without_ids(&self) -> BodyRewrite {
+        BodyRewrite { asks_ids: false, ..self.clone() }
     }
 
     fn body(&self, arrived: &Arrived, link: &Link) -> Bytes {
@@ -125,13 +158,15 @@ pub(super) enum BadLeg {
     Body(#[from] BadRequest),
     #[error("{0}")]
     Answer(#[from] BadAnswer),
+    #[error("the worker's engine is not known")]
+    UnknownEngine,
 }
 
 /// The body that one leg of the request needs.
 fn body_of(leg: Leg<'_>, arrived: &Arrived, body: Bytes) -> Result<Bytes, BadLeg> {
     let Some(route) = arrived.route() else { return Ok(body) };
     Ok(match leg {
-        Leg::Whole => body,
+        Leg::Whole | Leg::Rest(_) => body,
         Leg::Pull(source) => Bytes::from(source.pull(&body)?),
         Leg::Prefill => Bytes::from(Transfer::NixlPull.prefill(route, &body)?),
         Leg::Decode(answer) => rewritten(&body, Answer::read(Style::NixlPull, answer)?.decode(route, &body)?),

@@ -11,9 +11,10 @@ use maitre_dispatch::{Failure, Placement, PullFrom};
 use tokio::time::timeout;
 use tracing::debug;
 
-use super::exchange::{Outbound, StartedResponse, send};
+use super::exchange::{Outbound, StartedResponse};
 use super::place::Leg;
 use super::prefill::until_content;
+use super::token_ids::send_asking;
 use crate::lane::Lane;
 use crate::link::Link;
 
@@ -26,13 +27,13 @@ pub(super) async fn pull(
 ) -> Result<StartedResponse, Failure> {
     let source = lane.state.brain.link(from.worker);
     let Some((host, port)) = source.as_ref().and_then(|it| it.pull.as_ref()) else {
-        return send(&lane.upstreams, outbound, link, placement).await;
+        return send_asking(&lane.upstreams, outbound, link, placement).await;
     };
     let kv_request_id = fresh_id(lane, &placement);
     let peer = PeerSource { kv_request_id: &kv_request_id, host, port: *port };
     let outbound = Outbound { leg: Leg::Pull(peer), ..outbound };
     let answer = async {
-        let started = send(&lane.upstreams, outbound, link.clone(), placement).await?;
+        let started = send_asking(&lane.upstreams, outbound, link.clone(), placement).await?;
         match from.limit {
             Some(_) => until_content(lane, outbound.arrived, started).await,
             None => Ok(started),

@@ -2,6 +2,11 @@
 //!
 //! A chunk costs a look at its ends, a search for `"usage"` and one reading of the clock; nothing is copied and nothing
 //! is parsed. Back-pressure is free: a client that does not read is not polled for, so the worker is not read from.
+//!
+//! A stream that can go on at another worker (`continuation`) passes event by event, without the token ids that it was
+//! asked for.
+
+mod continuation;
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -10,8 +15,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::Response;
-use http::header::HeaderValue;
+use http::header::{CONTENT_LENGTH, HeaderValue};
 use http_body::{Body, Frame, SizeHint};
+use maitre_dialect::continuation::Flow;
 use maitre_dialect::failure::Failure;
 use maitre_dialect::sse::Tracker;
 use maitre_dialect::usage::Finder;
@@ -24,14 +30,18 @@ use super::guard::RequestGuard;
 use crate::client::streams::{self, CHUNK_BYTES_MAX};
 use crate::explain;
 use crate::headers;
-use crate::link::Link;
+use crate::link::{Link, TokenIdReply};
 use crate::outcome::RequestOutcome;
 use crate::refuse::outcome;
+pub(super) use continuation::Cover;
+use continuation::{Continuation, Continuing};
 
 /// The body of a response: the router's own, complete; or a worker's, as it arrives.
 pub(crate) enum ResponseBody {
     Whole(Bytes),
     Stream(Box<ResponseStream>),
+    /// A worker's, which has failed, while another is asked to go on.
+    Continuing(Continuing),
 }
 
 pub(crate) struct ResponseStream {
@@ -50,6 +60,19 @@ pub(crate) struct ResponseStream {
     timer: Option<Gated<Sleep>>,
     /// The response breaks off, once everything before is sent.
     is_broken: bool,
+    /// None if the response ends with its worker.
+    continuation: Option<Box<Continuation>>,
+    /// The worker has failed, as it says itself. The next poll acts on that.
+    is_interrupted: bool,
+}
+
+/// What comes next of a stream.
+enum Next {
+    Chunk(Bytes),
+    End,
+    BreakOff,
+    /// The worker failed, as this outcome says, and the client has this many tokens: another worker can go on.
+    Continue(RequestOutcome, u64),
 }
 
 /// The worker's response broke off, and the only way to say so is to break off, too.
@@ -61,6 +84,7 @@ pub(crate) struct BrokeOff;
 pub(super) fn stream(
     mut guard: Box<RequestGuard>,
     started: StartedResponse,
+    cover: Cover,
     explain: bool,
 ) -> Response<ResponseBody> {
     let StartedResponse { placement, link, upstream, sent, mut head, first } = started;
@@ -93,8 +117,13 @@ pub(super) fn stream(
     let events = guard.route().filter(|_| is_stream(added)).map(Tracker::new);
     let usage = guard.route().map(Finder::new);
     let outcome = outcome(head.status);
+    let mut continuation = None;
     if events.is_some() && outcome == RequestOutcome::Answered {
         guard.streams();
+        continuation = cover.begin(&guard, &link, added).map(Box::new);
+    }
+    if continuation.is_some() {
+        added.remove(CONTENT_LENGTH);
     }
     let upstream = Some(upstream);
     let mut stream = ResponseStream {
@@ -107,11 +136,12 @@ pub(super) fn stream(
         outcome,
         timer: None,
         is_broken: false,
+        continuation,
+        is_interrupted: false,
     };
     match first {
         Some(first) => {
-            stream.count(&first);
-            stream.ready = Some(first);
+            stream.ready = stream.take(first);
             stream.guard.response_begun(outcome);
         }
         None => stream.finish(),
@@ -129,6 +159,26 @@ fn decision_header(guard: &RequestGuard) -> Option<HeaderValue> {
 }
 
 impl ResponseStream {
+    /// Takes a chunk of the worker's, and counts what the client gets of it, if it gets anything.
+    fn take(&mut self, chunk: Bytes) -> Option<Bytes> {
+        let given = match &mut self.continuation {
+            None => chunk,
+            Some(continuation) => {
+                let (given, flow) = continuation.feed(&chunk);
+                self.is_interrupted |= flow == Flow::Broken;
+                given
+            }
+        };
+        if given.is_empty() {
+            let now = self.guard.lane.state.clock.now();
+            self.link.hear(now);
+            self.guard.heard(now);
+            return None;
+        }
+        self.count(&given);
+        Some(given)
+    }
+
     /// Counts a chunk that goes to the client.
     fn count(&mut self, chunk: &Bytes) {
         let now = self.guard.lane.state.clock.now();
@@ -150,13 +200,24 @@ impl ResponseStream {
     fn finish(&mut self) {
         let Some(upstream) = self.upstream.take() else { return };
         self.guard.used(self.usage.take().and_then(Finder::finish));
+        if let (Some(it), Some(route)) = (&self.continuation, self.guard.route())
+            && it.obstacle().is_none()
+        {
+            self.link.note_token_ids(route, TokenIdReply::Sent);
+        }
         let is_whole = self.events.as_ref().is_none_or(Tracker::ended);
         self.ends_as(if is_whole { self.outcome } else { RequestOutcome::Broke });
         self.guard.lane.upstreams.put(&self.link, upstream);
     }
 
-    /// How the request ends. A failure of the worker is kept as the reason if it becomes unhealthy for it.
+    /// How the request ends.
     fn ends_as(&mut self, outcome: RequestOutcome) {
+        self.note_failure(outcome);
+        self.guard.ends_as(outcome);
+    }
+
+    /// A failure of the worker is kept as the reason if it becomes unhealthy for it.
+    fn note_failure(&self, outcome: RequestOutcome) {
         match outcome {
             RequestOutcome::Broke => self.link.failed("a response broke off in the middle"),
             RequestOutcome::Stalled => {
@@ -164,7 +225,6 @@ impl ResponseStream {
             }
             _ => {}
         }
-        self.guard.ends_as(outcome);
     }
 
     /// Whether an event stream has had its end mark, whatever happens to the connection.
@@ -179,26 +239,28 @@ impl ResponseStream {
 
     /// Ends the response in the middle. An event stream gets a last event that reports the failure, and no end mark; any
     /// other response breaks off, because there is no other way to report it.
-    fn fail(
-        &mut self,
-        outcome: RequestOutcome,
-        cx: &Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, BrokeOff>>> {
+    fn fail(&mut self, outcome: RequestOutcome, cx: &Context<'_>) -> Poll<Next> {
         self.upstream = None;
         self.ends_as(outcome);
-        let Some(events) = &self.events else {
-            // At the next poll. hyper drops what it has not sent when a body fails, and a client that gets nothing at
-            // all cannot tell this from a request that was never received.
-            self.is_broken = true;
-            cx.waker().wake_by_ref();
-            return Poll::Pending;
-        };
+        match self.failure_event(outcome) {
+            Some(event) => Poll::Ready(Next::Chunk(event)),
+            None => {
+                // At the next poll. hyper drops what it has not sent when a body fails, and a client that gets nothing at
+                // all cannot tell this from a request that was never received.
+                self.is_broken = true;
+                cx.waker().wake_by_ref();
+                Poll::Pending
+            }
+        }
+    }
+
+    fn failure_event(&self, outcome: RequestOutcome) -> Option<Bytes> {
         let failure = match outcome {
             RequestOutcome::Stalled => Failure::server("worker_stalled", "the worker stopped responding"),
             RequestOutcome::Overdue => Failure::server("timed_out", "the response exceeded the time limit"),
             _ => Failure::server("worker_failed", "the worker failed before the response was complete"),
         };
-        Poll::Ready(Some(Ok(Frame::data(Bytes::from(events.failure_event(&failure))))))
+        self.events.as_ref().map(|it| Bytes::from(it.failure_event(&failure)))
     }
 
     /// Whether the last chunk came too late. Does not read the clock: `count` has.
@@ -244,39 +306,66 @@ impl ResponseStream {
         Frame::data(chunk)
     }
 
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BrokeOff>>> {
-        if let Some(ready) = self.ready.take() {
-            return Poll::Ready(Some(Ok(self.give(ready))));
-        }
-        if self.is_broken {
-            return Poll::Ready(Some(Err(BrokeOff)));
-        }
-        let Some(upstream) = &mut self.upstream else { return Poll::Ready(None) };
-        match upstream.poll_chunk(cx) {
-            // With a slow client there is always more to read, and the timer is never polled.
-            Poll::Ready(Some(Ok(_))) if self.is_overdue() => self.fail(RequestOutcome::Overdue, cx),
-            Poll::Ready(Some(Ok(chunk))) => {
-                self.count(&chunk);
-                Poll::Ready(Some(Ok(self.give(chunk))))
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Next> {
+        loop {
+            if let Some(ready) = self.ready.take() {
+                return Poll::Ready(Next::Chunk(ready));
             }
-            // All events have arrived; only the framing around them was lost.
-            Poll::Ready(Some(Err(_))) if self.has_ended() => {
-                self.finish();
-                Poll::Ready(None)
+            if self.is_broken {
+                return Poll::Ready(Next::BreakOff);
             }
-            Poll::Ready(Some(Err(_))) => self.fail(RequestOutcome::Broke, cx),
-            Poll::Ready(None) if self.is_cut_off() => self.fail(RequestOutcome::Broke, cx),
-            Poll::Ready(None) => {
-                self.finish();
-                Poll::Ready(None)
+            if std::mem::take(&mut self.is_interrupted) {
+                return self.break_off(RequestOutcome::Broke, cx);
             }
-            Poll::Pending => match ready!(self.poll_timer(cx)) {
-                RequestOutcome::Stalled if self.has_ended() => {
-                    self.finish();
-                    Poll::Ready(None)
+            let Some(upstream) = &mut self.upstream else { return Poll::Ready(Next::End) };
+            match upstream.poll_chunk(cx) {
+                // With a slow client there is always more to read, and the timer is never polled.
+                Poll::Ready(Some(Ok(_))) if self.is_overdue() => {
+                    return self.fail(RequestOutcome::Overdue, cx);
                 }
-                outcome => self.fail(outcome, cx),
-            },
+                Poll::Ready(Some(Ok(chunk))) => {
+                    if let Some(given) = self.take(chunk) {
+                        return Poll::Ready(Next::Chunk(given));
+                    }
+                }
+                // All events have arrived; only the framing around them was lost.
+                Poll::Ready(Some(Err(_))) if self.has_ended() => self.finish(),
+                Poll::Ready(Some(Err(_))) => return self.break_off(RequestOutcome::Broke, cx),
+                Poll::Ready(None) if self.is_cut_off() => return self.break_off(RequestOutcome::Broke, cx),
+                Poll::Ready(None) => self.finish(),
+                Poll::Pending => match ready!(self.poll_timer(cx)) {
+                    RequestOutcome::Stalled if self.has_ended() => self.finish(),
+                    RequestOutcome::Stalled => return self.break_off(RequestOutcome::Stalled, cx),
+                    outcome => return self.fail(outcome, cx),
+                },
+            }
+        }
+    }
+}
+
+impl ResponseBody {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BrokeOff>>> {
+        loop {
+            match self {
+                ResponseBody::Whole(bytes) if bytes.is_empty() => return Poll::Ready(None),
+                ResponseBody::Whole(bytes) => {
+                    return Poll::Ready(Some(Ok(Frame::data(std::mem::take(bytes)))));
+                }
+                ResponseBody::Stream(stream) => match ready!(stream.poll(cx)) {
+                    Next::Chunk(chunk) => return Poll::Ready(Some(Ok(stream.give(chunk)))),
+                    Next::End => return Poll::Ready(None),
+                    Next::BreakOff => return Poll::Ready(Some(Err(BrokeOff))),
+                    Next::Continue(outcome, tokens) => {
+                        let nothing = ResponseBody::Whole(Bytes::new());
+                        let ResponseBody::Stream(stream) = std::mem::replace(self, nothing) else { continue };
+                        *self = ResponseBody::Continuing(continuation::go_on(stream, outcome, tokens));
+                    }
+                },
+                ResponseBody::Continuing(continuing) => {
+                    let stream = ready!(continuing.as_mut().poll(cx));
+                    *self = ResponseBody::Stream(stream);
+                }
+            }
         }
     }
 }
@@ -289,11 +378,7 @@ impl Body for ResponseBody {
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BrokeOff>>> {
-        let frame = match self.get_mut() {
-            ResponseBody::Whole(bytes) if bytes.is_empty() => Poll::Ready(None),
-            ResponseBody::Whole(bytes) => Poll::Ready(Some(Ok(Frame::data(std::mem::take(bytes))))),
-            ResponseBody::Stream(stream) => stream.poll(cx),
-        };
+        let frame = self.get_mut().poll(cx);
         streams::polled(&frame);
         frame
     }
@@ -304,12 +389,15 @@ impl Body for ResponseBody {
             ResponseBody::Stream(stream) => {
                 stream.ready.is_none() && stream.upstream.is_none() && !stream.is_broken
             }
+            ResponseBody::Continuing(_) => false,
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match self {
             ResponseBody::Whole(bytes) => SizeHint::with_exact(bytes.len() as u64),
+            ResponseBody::Stream(stream) if stream.continuation.is_some() => SizeHint::new(),
+            ResponseBody::Continuing(_) => SizeHint::new(),
             ResponseBody::Stream(stream) => {
                 let held = stream.ready.as_ref().map_or(0, |it| it.len() as u64);
                 let left = stream.upstream.as_ref().map_or(Some(0), Upstream::bytes_left);

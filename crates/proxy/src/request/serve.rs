@@ -17,7 +17,7 @@ use super::exchange::StartedResponse;
 use super::forward::forward;
 use super::guard::RequestGuard;
 use super::place::place;
-use super::response::{self, ResponseBody};
+use super::response::{self, Cover, ResponseBody};
 use crate::headers;
 use crate::outcome::RequestOutcome;
 use crate::refuse::Refused;
@@ -55,7 +55,7 @@ pub(crate) async fn respond(
     let refused = match received {
         Ok(Received::Own(json)) => return own(guard, RequestOutcome::Answered, Response::new(json)),
         Ok(Received::Forward { arrived, explain }) => match started(&mut guard, &arrived).await {
-            Ok(started) => return response::stream(guard, started, explain),
+            Ok((started, cover)) => return response::stream(guard, started, cover, explain),
             Err(refused) => refused,
         },
         Err(refused) => refused,
@@ -64,12 +64,17 @@ pub(crate) async fn respond(
     own(guard, RequestOutcome::Refused(refused.code()), response)
 }
 
-async fn started(guard: &mut RequestGuard, arrived: &Arc<Arrived>) -> Result<StartedResponse, Refused> {
+async fn started(
+    guard: &mut RequestGuard,
+    arrived: &Arc<Arrived>,
+) -> Result<(StartedResponse, Cover), Refused> {
     let placed = place(guard, arrived).await?;
-    match arrived.route() {
-        Some(Route::CountTokens) => count_tokens::forward(guard, arrived, placed).await,
-        _ => forward(guard, arrived, placed).await,
-    }
+    let cover = Cover::of(&placed, arrived);
+    let started = match arrived.route() {
+        Some(Route::CountTokens) => count_tokens::forward(guard, arrived, placed).await?,
+        _ => forward(guard, arrived, placed).await?,
+    };
+    Ok((started, cover))
 }
 
 /// A response of the router's own, complete.

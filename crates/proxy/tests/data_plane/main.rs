@@ -7,6 +7,7 @@ mod api_paths;
 mod bodies;
 mod bytes;
 mod cluster;
+mod continuation;
 mod cors;
 mod deadline;
 mod desync;

@@ -10,7 +10,14 @@ const AGING: Duration = Duration::from_secs(10);
 
 /// A queue of this many classes, each with this much room.
 fn classes(count: usize, requests_max: u32, tokens_max: u64) -> Vec<Class> {
-    let class = Class { name: String::new(), requests_max, tokens_max, deadline: None, reserve: 0.0 };
+    let class = Class {
+        name: String::new(),
+        requests_max,
+        tokens_max,
+        deadline: None,
+        reserve: 0.0,
+        continues: None,
+    };
     vec![class; count]
 }
 

@@ -61,6 +61,10 @@ fn begin(
     leg: &Leg,
 ) -> Result<(PlannedAnswer, Job), ApiError> {
     let model = state.model(ask.model.as_deref())?;
+    let refuses_ids = |it: &Misconfiguration| matches!(it, Misconfiguration::RefusesTokenIds);
+    if ask.returns_ids && state.config.misconfigurations.any(refuses_ids) {
+        return Err(ApiError::bad_request("return_token_ids: not supported"));
+    }
     let root = state.root(model, &state.salt(&ask)?);
     let speech = Speech::after(model, &ask.prompt);
     let words = AnswerText::new(ask.call.as_ref(), speech);

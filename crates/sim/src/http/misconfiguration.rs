@@ -19,6 +19,8 @@ pub enum Misconfiguration {
     IgnoresSalts,
     /// A body with a `cache_salt` is rejected.
     RefusesSalts,
+    /// A body with `return_token_ids` is rejected.
+    RefusesTokenIds,
     /// Paths below `/v1` need this bearer token.
     RequiresKey(&'static str),
     /// What `/version` says.

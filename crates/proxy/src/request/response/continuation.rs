@@ -1,0 +1,238 @@
+//! A stream whose worker fails in the middle goes on at another one, and its client does not notice.
+//!
+//! The brain places the rest of it like a request, within its limits. While that takes its time, the client sees nothing.
+//! If no worker goes on, the stream ends as it would have without this.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use http::header::{HeaderMap, HeaderValue};
+use maitre_dialect::continuation::{Break, ContinuableStream, Flow, Obstacle, serves};
+use maitre_dialect::usage::Finder;
+use maitre_dispatch::{Event, Failure, Placement};
+use maitre_fleet::Evidence;
+use tracing::debug;
+
+use super::super::arrive::Arrived;
+use super::super::coverage::Coverage;
+use super::super::exchange::{Outbound, StartedResponse, interrupted, is_stream, send};
+use super::super::guard::RequestGuard;
+use super::super::place::{BodyRewrite, Leg, Placed};
+use super::{Next, ResponseStream};
+use crate::headers;
+use crate::lane::Lane;
+use crate::link::{Link, TokenIdReply};
+use crate::metrics::{Continued, Metrics};
+use crate::outcome::RequestOutcome;
+use crate::refuse::judge;
+use crate::token_memory::TokenReservation;
+
+/// What a stream needs to go on elsewhere, before it has begun.
+pub(crate) enum Cover {
+    Off,
+    Uncovered(Obstacle),
+    Covered(Box<CoveredRequest>),
+}
+
+/// A request that can be sent again.
+pub(crate) struct CoveredRequest {
+    arrived: Arc<Arrived>,
+    rewrite: BodyRewrite,
+    stream: ContinuableStream,
+}
+
+/// A stream that can go on at another worker.
+pub(super) struct Continuation {
+    request: CoveredRequest,
+    memory: TokenReservation,
+    metrics: Arc<Metrics>,
+}
+
+/// A stream on its way to another worker.
+pub(crate) type Continuing = Pin<Box<dyn Future<Output = Box<ResponseStream>> + Send>>;
+
+impl Cover {
+    pub(in super::super) fn of(placed: &Placed, arrived: &Arc<Arrived>) -> Cover {
+        match placed.coverage {
+            Coverage::Off => Cover::Off,
+            Coverage::Uncovered(obstacle) => Cover::Uncovered(obstacle),
+            Coverage::Covered(terms) => Cover::Covered(Box::new(CoveredRequest {
+                arrived: arrived.clone(),
+                rewrite: placed.rewrite.clone(),
+                stream: ContinuableStream::new(terms),
+            })),
+        }
+    }
+
+    /// The stream begins at this worker. Says so in a header, where headers explain.
+    pub(super) fn begin(
+        self,
+        guard: &RequestGuard,
+        link: &Link,
+        headers: &mut HeaderMap,
+    ) -> Option<Continuation> {
+        let state = &guard.lane.state;
+        let begun = match self {
+            Cover::Off => return None,
+            Cover::Uncovered(obstacle) => Err(obstacle),
+            Cover::Covered(it) if !it.rewrite.asks_ids(&it.arrived, link) => Err(Obstacle::Engine),
+            Cover::Covered(it) => Ok(*it),
+        };
+        if guard.settings.explain {
+            let word = begun.as_ref().map_or_else(|it| it.name(), |_| "on");
+            headers.insert(headers::CONTINUE, HeaderValue::from_static(word));
+        }
+        match begun {
+            Ok(request) => {
+                let (memory, metrics) = (state.token_ids.reserve(), state.metrics.clone());
+                Some(Continuation { request, memory, metrics })
+            }
+            Err(obstacle) => {
+                state.metrics.continuations.streamed(Some(obstacle));
+                None
+            }
+        }
+    }
+}
+
+impl Continuation {
+    /// What the client gets of a chunk.
+    pub(super) fn feed(&mut self, chunk: &Bytes) -> (Bytes, Flow) {
+        let stream = &mut self.request.stream;
+        let mut out = Vec::with_capacity(chunk.len());
+        let flow = stream.feed(chunk, &mut out);
+        if !self.memory.hold(stream.kept_bytes()) {
+            stream.give_up(Obstacle::NoMemory);
+        }
+        (Bytes::from(out), flow)
+    }
+
+    /// Why the stream cannot go on elsewhere; none if it can.
+    pub(super) fn obstacle(&self) -> Option<Obstacle> {
+        self.request.stream.obstacle()
+    }
+}
+
+impl Drop for Continuation {
+    fn drop(&mut self) {
+        self.metrics.continuations.streamed(self.obstacle());
+    }
+}
+
+impl ResponseStream {
+    /// The worker has failed, as the outcome says. Another one goes on, if it can.
+    pub(super) fn break_off(&mut self, outcome: RequestOutcome, cx: &Context<'_>) -> Poll<Next> {
+        let Some(continuation) = &mut self.continuation else { return self.fail(outcome, cx) };
+        match continuation.request.stream.break_off() {
+            Break::Rest { tokens } => {
+                self.note_failure(outcome);
+                self.upstream = None;
+                self.timer = None;
+                Poll::Ready(Next::Continue(outcome, tokens))
+            }
+            Break::Ending(events) => Poll::Ready(Next::Chunk(self.complete(outcome, events.into()))),
+            Break::Lost(obstacle) => {
+                debug!(%obstacle, worker = self.link.url, "a stream that broke off cannot be continued");
+                continuation.metrics.continuations.broke(Continued::NotCovered);
+                self.fail(outcome, cx)
+            }
+        }
+    }
+
+    /// The answer is there; only its last events are missing.
+    fn complete(&mut self, outcome: RequestOutcome, events: Bytes) -> Bytes {
+        self.note_failure(outcome);
+        self.upstream = None;
+        let state = &self.guard.lane.state;
+        state.metrics.continuations.broke(Continued::Completed);
+        state.brain.on(Event::Probed { worker: self.link.worker, evidence: Evidence::Broke });
+        self.count(&events);
+        self.guard.used(self.usage.take().and_then(Finder::finish));
+        self.guard.ends_as(self.outcome);
+        events
+    }
+
+    /// Goes on with the response of another worker.
+    fn go_on_with(&mut self, started: StartedResponse) {
+        let StartedResponse { link, upstream, sent, first, .. } = started;
+        self.link = link;
+        self.upstream = Some(upstream);
+        self.guard.resumed(sent);
+        self.ready = first.and_then(|it| self.take(it));
+    }
+}
+
+/// Looks for a worker that goes on with the stream. The stream that comes back has its next chunk, or its end.
+pub(super) fn go_on(mut stream: Box<ResponseStream>, outcome: RequestOutcome, tokens: u64) -> Continuing {
+    Box::pin(async move {
+        let ResponseStream { guard, continuation, .. } = &mut *stream;
+        let started = match continuation {
+            Some(continuation) => resume(guard, &continuation.request, tokens).await,
+            None => None,
+        };
+        let continuations = &stream.guard.lane.state.metrics.continuations;
+        match started {
+            Some(started) => {
+                continuations.broke(Continued::Resumed);
+                stream.go_on_with(started);
+            }
+            None => {
+                continuations.broke(Continued::Refused);
+                stream.ready = stream.failure_event(outcome);
+                stream.guard.ends_as(outcome);
+            }
+        }
+        stream
+    })
+}
+
+/// The response of the worker that goes on; none if no worker does.
+async fn resume(guard: &mut RequestGuard, request: &CoveredRequest, tokens: u64) -> Option<StartedResponse> {
+    let mut decision = guard.interrupted(tokens);
+    loop {
+        let placement = guard.decided(decision).await.ok()?;
+        match attempt(&guard.lane, request, placement).await {
+            Ok(started) => return Some(started),
+            Err(failure) => decision = guard.attempt_failed(failure),
+        }
+    }
+}
+
+/// One attempt to go on. It ends early if the worker becomes unhealthy.
+async fn attempt(
+    lane: &Lane,
+    request: &CoveredRequest,
+    placement: Placement,
+) -> Result<StartedResponse, Failure> {
+    let CoveredRequest { arrived, rewrite, stream } = request;
+    let brain = &lane.state.brain;
+    let link = brain.link(placement.worker).ok_or(Failure::Refused)?;
+    let route = arrived.route().ok_or(Failure::Busy)?;
+    let takes_ids = |it| serves(it, route) && !link.has_replied(route, TokenIdReply::Refused);
+    if !link.expected_kind().is_some_and(takes_ids) {
+        // Healthy, and of no use here.
+        return Err(Failure::Busy);
+    }
+    let outs = link.outs();
+    let _waiting = link.wait();
+    let outbound = Outbound { arrived, rewrite, leg: Leg::Rest(stream) };
+    let started = tokio::select! {
+        biased;
+        started = send(&lane.upstreams, outbound, link.clone(), placement) => started?,
+        _ = interrupted(brain, &link, None, outs) => return Err(Failure::Abandoned),
+    };
+    let status = started.head.status;
+    match judge(status) {
+        Some(failure) => {
+            link.failed(format!("{} {status}", arrived.target.path()));
+            Err(failure)
+        }
+        None if status.is_success() && is_stream(&started.head.headers) => Ok(started),
+        None => {
+            debug!(worker = link.url, %status, "the worker does not go on with a stream");
+            Err(Failure::Busy)
+        }
+    }
+}

@@ -1,0 +1,37 @@
+//! Asks a worker for the token ids of its stream, and no more if it refuses.
+//!
+//! SGLang has versions that refuse the field for chats and versions that do not know it. A request that a worker refused
+//! is sent to it once more as the client wrote it. That happens until the worker has shown which kind it is.
+
+use std::sync::Arc;
+
+use maitre_dispatch::{Failure, Placement};
+
+use super::exchange::{Outbound, StartedResponse, send};
+use crate::link::{Link, TokenIdReply};
+use crate::refuse::is_clients_fault;
+use crate::upstreams::Upstreams;
+
+/// Sends a request, asking for token ids where that is wanted.
+pub(super) async fn send_asking(
+    upstreams: &Upstreams,
+    outbound: Outbound<'_>,
+    link: Arc<Link>,
+    placement: Placement,
+) -> Result<StartedResponse, Failure> {
+    let route = outbound.arrived.route().filter(|_| outbound.rewrite.asks_ids(outbound.arrived, &link));
+    let started = send(upstreams, outbound, link.clone(), placement).await?;
+    let Some(route) = route.filter(|&it| !link.has_replied(it, TokenIdReply::Sent)) else {
+        return Ok(started);
+    };
+    if !is_clients_fault(started.head.status) {
+        return Ok(started);
+    }
+    let plain = outbound.rewrite.without_ids();
+    let again = Outbound { rewrite: &plain, ..outbound };
+    let started = send(upstreams, again, link.clone(), placement).await?;
+    if started.head.status.is_success() {
+        link.note_token_ids(route, TokenIdReply::Refused);
+    }
+    Ok(started)
+}

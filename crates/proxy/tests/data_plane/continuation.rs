@@ -1,0 +1,278 @@
+//! Streams whose worker fails in the middle go on at another one, and their clients do not notice.
+
+use std::net::SocketAddr;
+
+use http_body_util::BodyExt;
+use maitre_proxy::RouterSettings;
+use maitre_proxy::settings::BrokenStreams;
+use maitre_sim::http::HostConfig;
+use maitre_sim::http::brand::Brand;
+use maitre_sim::http::fault::{Fault, Injection};
+use maitre_sim::http::misconfiguration::{Misconfiguration, Misconfigurations};
+use serde_json::{Value, json};
+
+use crate::fixture::{
+    Client, Fixture, TestResponse, chat, engine_settings, fixture_with, metric, post, read, settings,
+    until_counted, within,
+};
+
+fn continuing() -> RouterSettings {
+    RouterSettings { broken_streams: BrokenStreams::Continue, ..settings() }
+}
+
+async fn fleet(count: usize) -> Fixture {
+    fleet_of(count, engine_settings(), continuing()).await
+}
+
+async fn fleet_of(count: usize, engine: HostConfig, settings: RouterSettings) -> Fixture {
+    let fixture = fixture_with(count, HostConfig { bodies_max: 8, ..engine }, settings).await;
+    // Once its metrics are read, the engine is detected.
+    within(fixture.router.until(|brain| brain.fleet().workers().all(|it| it.report.is_some()))).await;
+    fixture
+}
+
+fn question(more: Value) -> Value {
+    let mut body = json!({"model": "maitre-sim", "messages": [{"role": "user", "content": "a table for two"}],
+        "max_tokens": 24, "stream": true, "stream_options": {"include_usage": true}});
+    body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    body
+}
+
+/// Asks under one request id, which is also the id of the response.
+async fn ask(addr: SocketAddr, path: &str, body: &Value) -> TestResponse {
+    let mut request = post(path, body.to_string());
+    request.headers_mut().insert("x-request-id", "one".parse().unwrap());
+    Client::connect(addr).await.ask(request).await.unwrap()
+}
+
+/// The events of a stream, without the time at which each began and what was cached.
+fn events(response: &TestResponse) -> Vec<Value> {
+    let text = response.text();
+    let payloads =
+        text.split("\n\n").filter(|it| !it.is_empty()).map(|it| it.strip_prefix("data: ").unwrap());
+    let event = |it: &str| {
+        let mut event: Value = serde_json::from_str(it).unwrap_or_else(|_| json!(it));
+        if let Some(event) = event.as_object_mut() {
+            event.remove("created");
+            event
+                .get_mut("usage")
+                .and_then(Value::as_object_mut)
+                .map(|it| it.remove("prompt_tokens_details"));
+        }
+        event
+    };
+    payloads.map(event).collect()
+}
+
+const RESUMED: &str = r#"maitre_continuations_total{outcome="resumed"}"#;
+const COMPLETED: &str = r#"maitre_continuations_total{outcome="completed"}"#;
+
+#[tokio::test]
+async fn a_stream_cut_at_any_byte_reaches_its_client_whole() {
+    for (path, body) in [
+        ("/v1/chat/completions", question(json!({}))),
+        ("/v1/chat/completions", question(json!({"return_token_ids": true}))),
+        ("/v1/completions", question(json!({"prompt": "a table for two", "messages": null}))),
+    ] {
+        let fixture = fleet(2).await;
+        let unbroken = ask(fixture.router.listen(), path, &body).await;
+        assert_eq!(unbroken.header("x-maitre-continue"), "on");
+        let expected = events(&unbroken);
+        assert!(expected.len() > 24, "{}", unbroken.text());
+        let mut asked = body.clone();
+        asked["return_token_ids"] = json!(true);
+        let length = ask(fixture.engines[0].addr(), path, &asked).await.body.len();
+        for bytes in (0..length).step_by(211).chain(length - 15..length) {
+            for engine in &fixture.engines {
+                engine.handle().clear_fault();
+            }
+            fixture.engines[bytes % 2].handle().inject(Injection::times(Fault::CloseAfterBytes { bytes }, 1));
+            for _ in 0..2 {
+                let broken = ask(fixture.router.listen(), path, &body).await;
+                assert_eq!(events(&broken), expected, "{path} cut at {bytes}");
+            }
+        }
+        fixture.until_nothing_is_open().await;
+        let page = fixture.router.metrics();
+        assert!(metric(&page, RESUMED) > 20.0 && metric(&page, COMPLETED) > 2.0, "{page}");
+        assert!(!page.contains(r#"outcome="broke""#), "{page}");
+    }
+}
+
+#[tokio::test]
+async fn a_stream_survives_one_worker_after_another() {
+    let fixture = fleet(4).await;
+    let body = question(json!({"max_tokens": 60, "ignore_eos": true}));
+    let expected = events(&ask(fixture.engines[0].addr(), "/v1/chat/completions", &body).await);
+    for engine in &fixture.engines {
+        engine.handle().inject(Injection::times(Fault::CloseAfterBytes { bytes: 2_500 }, 1));
+    }
+    let broken = ask(fixture.router.listen(), "/v1/chat/completions", &body).await;
+    assert_eq!(events(&broken), expected);
+    fixture.until_nothing_is_open().await;
+    assert!(metric(&fixture.router.metrics(), RESUMED) >= 3.0);
+}
+
+#[tokio::test]
+async fn the_next_worker_gets_the_ids_and_what_is_left_of_the_limit() {
+    let fixture = fleet(4).await;
+    for engine in &fixture.engines {
+        engine.handle().inject(Injection::times(Fault::CloseAfterChunks { chunks: 9 }, 1));
+    }
+    let answer = ask(fixture.router.listen(), "/v1/chat/completions", &question(json!({}))).await;
+    assert_eq!(events(&answer).last(), Some(&json!("[DONE]")));
+    let bodies: Vec<Value> = fixture
+        .engines
+        .iter()
+        .flat_map(|it| it.handle().bodies())
+        .map(|it| serde_json::from_slice(&it.body).unwrap())
+        .collect();
+    let mut limits: Vec<u64> = bodies.iter().map(|it| it["max_tokens"].as_u64().unwrap()).collect();
+    limits.sort_unstable();
+    assert_eq!(limits, [8, 16, 24], "eight tokens of each attempt arrive");
+    let rest = bodies.iter().find(|it| it["max_tokens"] == 16).unwrap();
+    let ids = rest["kv_transfer_params"]["prompt_token_ids"].as_array().unwrap();
+    let usage = events(&answer).iter().find_map(|it| it.get("usage").cloned()).unwrap();
+    assert_eq!(ids.len() as u64, usage["prompt_tokens"].as_u64().unwrap() + 8);
+    assert_eq!((&usage["completion_tokens"], &rest["return_token_ids"]), (&json!(24), &json!(true)));
+}
+
+#[tokio::test]
+async fn with_continuation_off_nothing_is_asked_for_and_a_break_ends_the_stream() {
+    let fixture = fleet_of(2, engine_settings(), settings()).await;
+    let body = question(json!({}));
+    fixture.engines.iter().for_each(|it| {
+        it.handle().inject(Injection::times(Fault::CloseAfterBytes { bytes: 1_000 }, 1));
+    });
+    let answer = ask(fixture.router.listen(), "/v1/chat/completions", &body).await;
+    assert_eq!(events(&answer).last().unwrap()["error"]["code"], "worker_failed");
+    assert_eq!(answer.header("x-maitre-continue"), "");
+    let bodies = fixture.engines.iter().flat_map(|it| it.handle().bodies());
+    assert!(bodies.into_iter().all(|it| it.body == body.to_string()));
+}
+
+#[tokio::test]
+async fn a_stream_that_cannot_be_continued_says_so_and_ends_as_before() {
+    let fixture = fleet(2).await;
+    for (more, word) in [
+        (json!({"stop": ["x"]}), "stop-strings"),
+        (json!({"tools": [{"type": "function", "function": {"name": "f"}}]}), "tools"),
+    ] {
+        for engine in &fixture.engines {
+            engine.handle().inject(Injection::times(Fault::CloseAfterBytes { bytes: 1_000 }, 1));
+        }
+        let answer = ask(fixture.router.listen(), "/v1/chat/completions", &question(more)).await;
+        assert_eq!(answer.header("x-maitre-continue"), word);
+        assert_eq!(events_end(&answer)["error"]["code"], "worker_failed");
+        until_counted(&fixture.router, &format!(r#"maitre_stream_coverage_total{{coverage="{word}"}}"#), 1.0)
+            .await;
+        fixture.engines.iter().for_each(|it| it.handle().clear_fault());
+    }
+    fixture.until_nothing_is_open().await;
+}
+
+/// The last event of a stream that broke anywhere.
+fn events_end(response: &TestResponse) -> Value {
+    let text = response.text();
+    let last = text.trim_end().rsplit("\n\n").next().unwrap().strip_prefix("data: ").unwrap();
+    serde_json::from_str(last).unwrap()
+}
+
+#[tokio::test]
+async fn without_another_worker_the_stream_ends_with_an_error() {
+    let fixture = fleet(1).await;
+    fixture.engines[0].handle().inject(Injection::always(Fault::CloseAfterBytes { bytes: 1_500 }));
+    let answer = ask(fixture.router.listen(), "/v1/chat/completions", &question(json!({}))).await;
+    assert_eq!(events(&answer).last().unwrap()["error"]["code"], "worker_failed");
+    fixture.until_nothing_is_open().await;
+    let page = fixture.router.metrics();
+    assert_eq!(metric(&page, r#"maitre_continuations_total{outcome="refused"}"#), 1.0);
+    assert_eq!(metric(&page, r#"maitre_requests_total{route="chat",outcome="broke",code=""}"#), 1.0);
+}
+
+#[tokio::test]
+async fn a_client_that_leaves_while_its_stream_moves_leaves_nothing_behind() {
+    let mut fixture = fleet(2).await;
+    let endless = question(json!({"max_tokens": 100_000, "ignore_eos": true}));
+    let mut client = fixture.client().await;
+    let response = client.send(post("/v1/chat/completions", endless.to_string())).await.unwrap();
+    let worker = response.headers()["x-maitre-worker"].to_str().unwrap().to_owned();
+    let at = fixture.engines.iter().position(|it| worker.ends_with(&it.addr().to_string())).unwrap();
+    let failing = fixture.engines.remove(at);
+    // The worker that is asked to go on never answers.
+    let silent = fixture.engines[0].handle();
+    silent.inject(Injection::always(Fault::Stall));
+    failing.stop().await;
+    let mut stream = response.into_body();
+    let reading = async { while stream.frame().await.is_some() {} };
+    tokio::select! {
+        () = reading => panic!("the stream ended"),
+        _ = within(silent.until(|it| it.requests_open > 0)) => {}
+    }
+    drop((stream, client));
+    fixture.until_nothing_is_open().await;
+}
+
+#[tokio::test]
+async fn sglang_gets_the_ids_in_its_own_field() {
+    let engine = HostConfig { bodies_max: 8, brand: Brand::Sglang, ..engine_settings() };
+    let fixture = fixture_with(2, engine, continuing()).await;
+    let body = question(json!({}));
+    let covered = || async {
+        let answer = ask(fixture.router.listen(), "/v1/chat/completions", &body).await;
+        answer.header("x-maitre-continue") == "on"
+    };
+    // Its metrics are not played, so that nothing tells when it is detected.
+    within(async { while !(covered().await && covered().await) {} }).await;
+    let expected = events(&ask(fixture.router.listen(), "/v1/chat/completions", &body).await);
+    for engine in &fixture.engines {
+        engine.handle().inject(Injection::times(Fault::CloseAfterBytes { bytes: 2_000 }, 1));
+    }
+    let broken = ask(fixture.router.listen(), "/v1/chat/completions", &body).await;
+    assert_eq!(events(&broken), expected);
+    let bodies = fixture.engines.iter().flat_map(|it| it.handle().bodies());
+    assert!(bodies.into_iter().any(|it| it.body.windows(9).any(|it| it == b"input_ids")));
+}
+
+#[tokio::test]
+async fn a_worker_that_refuses_the_field_is_asked_without_it() {
+    let misconfigurations = Misconfigurations(vec![Misconfiguration::RefusesTokenIds]);
+    let engine = HostConfig { misconfigurations, ..engine_settings() };
+    let fixture = fleet_of(1, engine, continuing()).await;
+    for asked in [2, 3] {
+        let answer = fixture.client().await.post("/v1/chat/completions", chat(3, true)).await;
+        assert_eq!((answer.status.as_u16(), answer.header("x-maitre-continue")), (200, "engine"));
+        assert_eq!(fixture.engines[0].handle().bodies().len(), asked, "refused once, then known");
+    }
+}
+
+#[tokio::test]
+async fn a_class_may_say_otherwise() {
+    let mut settings = continuing();
+    settings.brain.queue.classes[2].continues = Some(false);
+    let fixture = fleet_of(1, engine_settings(), settings).await;
+    for (class, word) in [("interactive", "on"), ("batch", "")] {
+        let mut request = post("/v1/chat/completions", chat(3, true));
+        request.headers_mut().insert("x-maitre-class", class.parse().unwrap());
+        let answer = fixture.client().await.ask(request).await.unwrap();
+        assert_eq!(answer.header("x-maitre-continue"), word, "{class}");
+    }
+}
+
+#[tokio::test]
+async fn a_killed_engine_is_not_missed() {
+    let mut fixture = fleet(3).await;
+    let body = question(json!({"max_tokens": 3_000, "ignore_eos": true}));
+    let expected = events(&ask(fixture.engines[0].addr(), "/v1/chat/completions", &body).await);
+    let mut client = fixture.client().await;
+    let mut request = post("/v1/chat/completions", body.to_string());
+    request.headers_mut().insert("x-request-id", "one".parse().unwrap());
+    let (head, stream) = client.send(request).await.unwrap().into_parts();
+    let worker = head.headers["x-maitre-worker"].to_str().unwrap().to_owned();
+    let at = fixture.engines.iter().position(|it| worker.ends_with(&it.addr().to_string())).unwrap();
+    fixture.engines.remove(at).stop().await;
+    let (stream, broke) = within(read(stream)).await;
+    let response = TestResponse { status: head.status, headers: head.headers, body: stream, broke };
+    assert_eq!((events(&response), broke), (expected, false));
+    fixture.until_nothing_is_open().await;
+}
