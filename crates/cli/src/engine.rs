@@ -1,5 +1,6 @@
 //! `maitre engine`: simulated engines on consecutive ports, each with vLLM's API.
 
+mod store;
 mod transfer;
 
 use std::net::{IpAddr, SocketAddr};
@@ -64,12 +65,14 @@ pub fn command() -> Command {
         .requires("kv-transfer"),
     ])
     .args(transfer::args())
+    .args(store::args())
 }
 
 pub fn run(matches: &ArgMatches) -> anyhow::Result<ExitCode> {
-    let settings = settings(matches)?;
+    let mut settings = settings(matches)?;
     let ports = Ports::new(matches)?;
     let count = ports.count;
+    settings.store = store::read(matches, &settings.engine.profile, count)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let mut signals = Signals::new()?;

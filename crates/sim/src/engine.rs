@@ -20,13 +20,15 @@ use maitre_index::prefix::PrefixHash;
 use crate::histogram::{FIRST_TOKEN_SECONDS, Histogram, INTER_TOKEN_SECONDS};
 use crate::kv::{self, Change, Full, Pool, Root};
 use crate::profile::{Profile, Work};
+use crate::store::SharedStore;
 use crate::text;
 
+mod load;
 mod sequence;
 pub mod transfer;
 
 use sequence::{EngineStep, Sequence, SequenceState};
-use transfer::{Hold, HoldId, KvFetch, TransferCounters};
+use transfer::{FetchOrigin, Hold, HoldId, KvFetch, TransferCounters};
 
 #[derive(Clone, Copy, Debug)]
 pub struct EngineConfig {
@@ -181,6 +183,8 @@ pub struct Engine {
     fetches: Vec<KvFetch>,
     holds: BTreeMap<HoldId, Hold>,
     transfers: TransferCounters,
+    /// Shared with other engines.
+    store: Option<SharedStore>,
     blocked: Option<Blocked>,
     stepping: bool,
     next_serial: u64,
@@ -209,6 +213,7 @@ impl Engine {
             fetches: Vec::new(),
             holds: BTreeMap::new(),
             transfers: TransferCounters::default(),
+            store: None,
             blocked: None,
             stepping: false,
             next_serial: 0,
@@ -219,11 +224,12 @@ impl Engine {
     }
 
     /// Restarts as after a crash: no jobs, no cache, zero counters, no step in progress. Earlier job ids stay unknown
-    /// for ever.
+    /// for ever. A shared store is none of its own, and keeps what it has.
     pub fn restart(&mut self) {
         let changes_max = self.pool.changes_max();
         let config = EngineConfig { profile: self.profile, changes_max, words: self.words };
-        *self = Engine { next_serial: self.next_serial, ..Engine::new(config) };
+        let store = self.store.take();
+        *self = Engine { next_serial: self.next_serial, store, ..Engine::new(config) };
     }
 
     /// Whether a step is in progress.
@@ -447,7 +453,11 @@ impl Engine {
                 return;
             }
             if self.sequences[slot as usize].transfer == Transfer::In {
-                self.begin_fetch(slot);
+                self.begin_fetch(slot, FetchOrigin::Request);
+                continue;
+            }
+            if let Some(tokens) = self.stored_tokens(slot) {
+                self.begin_fetch(slot, FetchOrigin::Store { tokens });
                 continue;
             }
             self.waiting.pop_front();
@@ -568,6 +578,7 @@ impl Engine {
                 self.counters.prompt_tokens += sequence.job.prompt_tokens as u64;
                 self.transfers.local_tokens += sequence.local_tokens as u64;
                 self.transfers.received_tokens += sequence.received_tokens as u64;
+                self.transfers.loaded_tokens += sequence.loaded_tokens as u64;
                 self.first_token.observe(since_last);
             }
             _ => self.inter_token.observe(since_last),
@@ -576,13 +587,17 @@ impl Engine {
         let token = (self.words)(sequence.job.seed, index);
         sequence.push_answer(token, self.profile.block_tokens as usize);
         let is_last = index + 1 >= sequence.job.answer_tokens;
-        Some(TokenOutput {
+        let output = TokenOutput {
             job: sequence.id,
             index,
             token,
             cached_tokens: sequence.cached_tokens,
             finish: is_last.then_some(sequence.job.finish),
-        })
+        };
+        if index == 0 {
+            self.write_to_store(slot);
+        }
+        Some(output)
     }
 }
 

@@ -48,7 +48,9 @@ use crate::events::disturbance::Disturbance;
 use crate::events::socket::{self, Service};
 use crate::events::{self, Publisher};
 use crate::kv::Root;
+use crate::link::LinkModel;
 use crate::profile::Profile;
+use crate::store::SharedStore;
 use brand::Brand;
 use driver::EngineDriver;
 use fault::{Faults, Injection};
@@ -71,8 +73,18 @@ pub struct HostConfig {
     pub events: Option<events::PublisherConfig>,
     /// How KV is exchanged with other engines; `None`: not at all.
     pub transfer: Option<TransferConfig>,
+    /// A store that it shares with other engines.
+    pub store: Option<StoreMember>,
     /// Deliberate misconfigurations.
     pub misconfigurations: Misconfigurations,
+}
+
+/// An engine's part in a store.
+#[derive(Clone, Debug)]
+pub struct StoreMember {
+    pub store: SharedStore,
+    /// What it costs to load from it.
+    pub link: LinkModel,
 }
 
 impl HostConfig {
@@ -86,6 +98,7 @@ impl HostConfig {
             bodies_max: 0,
             events: None,
             transfer: None,
+            store: None,
             misconfigurations: Misconfigurations::default(),
         }
     }

@@ -88,13 +88,23 @@ pub enum Change {
     Stored(Stored),
     Removed {
         hash: u64,
+        medium: Medium,
     },
     /// The whole cache was cleared.
     Cleared,
 }
 
+/// Where a block was stored, or removed from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Medium {
+    Gpu,
+    /// The store that the engine shares with others.
+    Store,
+}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stored {
+    pub medium: Medium,
     pub hash: u64,
     /// None for the first block of a sequence.
     pub parent: Option<u64>,
@@ -112,6 +122,19 @@ pub struct Full<'a> {
     pub parent: Option<u64>,
     pub tokens: &'a [u32],
     pub root: &'a Root,
+}
+
+impl Full<'_> {
+    pub(crate) fn stored(&self, medium: Medium) -> Stored {
+        Stored {
+            medium,
+            hash: self.hash,
+            parent: self.parent,
+            tokens: self.tokens.into(),
+            adapter: self.root.adapter.clone(),
+            salt: self.root.salt.clone().filter(|_| self.parent.is_none()),
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -242,15 +265,7 @@ impl Pool {
         debug_assert_eq!(self.blocks[id as usize].hash, UNNAMED, "block {id} already has a name");
         self.blocks[id as usize].hash = full.hash;
         self.link_named(id);
-        self.changes.push(|| {
-            Change::Stored(Stored {
-                hash: full.hash,
-                parent: full.parent,
-                tokens: full.tokens.into(),
-                adapter: full.root.adapter.clone(),
-                salt: full.root.salt.clone().filter(|_| full.parent.is_none()),
-            })
-        });
+        self.changes.push(|| Change::Stored(full.stored(Medium::Gpu)));
     }
 
     /// Gives back the blocks of one sequence, the last one first, and leaves `held` empty.
@@ -298,6 +313,11 @@ impl Pool {
         (std::mem::take(&mut self.changes.list), std::mem::take(&mut self.changes.lost))
     }
 
+    /// Adds a change of another medium to the list.
+    pub(crate) fn push_change(&mut self, change: impl FnOnce() -> Change) {
+        self.changes.push(change);
+    }
+
     fn evict(&mut self, id: BlockId) {
         let hash = self.blocks[id as usize].hash;
         if hash == UNNAMED {
@@ -306,7 +326,7 @@ impl Pool {
         self.unlink_named(id);
         self.blocks[id as usize].hash = UNNAMED;
         self.evictions += 1;
-        self.changes.push(|| Change::Removed { hash });
+        self.changes.push(|| Change::Removed { hash, medium: Medium::Gpu });
     }
 
     fn bucket(&self, hash: u64) -> usize {

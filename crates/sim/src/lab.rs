@@ -13,6 +13,7 @@ mod legs;
 mod lossy;
 mod outcome;
 mod prepared;
+mod pulls;
 mod retries;
 pub mod script;
 mod submission;
@@ -31,7 +32,9 @@ use maitre_fleet::{Card, Evidence};
 use maitre_index::feed::Trust;
 use maitre_index::prefix::Unit;
 
-pub use config::{AnswerLimits, ClosedLoop, Decider, Knowledge, LabConfig, LinkChange, Sync, Via};
+pub use config::{
+    AnswerLimits, ClosedLoop, Decider, Knowledge, LabConfig, LinkChange, StoreConfig, Sync, Via,
+};
 pub use outcome::{AnsweredRequest, LoadSample, RunOutcome, WorkerTotals};
 pub use prepared::{PreparedTrace, block_tokens};
 pub use script::Script;
@@ -45,6 +48,7 @@ use crate::report::AnswerMetrics;
 use legs::{Fetches, PrefillLeg};
 use lossy::LossyFeed;
 use prepared::MODEL;
+use pulls::{ArrivedKv, Pulls};
 use sync::PeerNetwork;
 use worker::{CacheEventBatch, SimWorker};
 
@@ -103,6 +107,12 @@ enum SimEvent {
         incarnation: u32,
         fetch: u64,
     },
+    /// The KV that a worker pulled from another, or loaded from the store, is there.
+    PullEnds {
+        worker: usize,
+        incarnation: u32,
+        pull: u64,
+    },
     /// The lease of the blocks that a worker holds for another.
     LeaseEnds {
         worker: usize,
@@ -145,6 +155,10 @@ struct PendingRequest {
     worker: WorkerId,
     /// The prompt, if another worker prefills it.
     leg: Option<PrefillLeg>,
+    /// The worker that it pulls its KV from.
+    source: Option<WorkerId>,
+    /// What arrived of its prompt.
+    arrived: ArrivedKv,
     believed_tokens: Option<u64>,
     /// Until it is submitted.
     tokens: Vec<u32>,
@@ -169,6 +183,8 @@ impl PendingRequest {
             router,
             worker: WorkerId(0),
             leg: None,
+            source: None,
+            arrived: ArrivedKv::default(),
             believed_tokens: None,
             tokens: Vec::new(),
             first: None,
@@ -194,6 +210,7 @@ struct Simulation<'a> {
     serial: u64,
     pending: NumberMap<PendingRequest>,
     fetches: Fetches,
+    pulls: Pulls,
     /// The next wake-up of each router, if it asked for one.
     due: Vec<Option<Instant>>,
     /// Requests that have not arrived yet.
@@ -223,6 +240,7 @@ pub fn play(config: &LabConfig, prepared: &PreparedTrace<'_>, observer: &mut dyn
         serial: 0,
         pending: NumberMap::default(),
         fetches: Fetches::default(),
+        pulls: Pulls::new(config, prepared.block_tokens),
         due: vec![None; config.routers.max(1)],
         not_arrived: prepared.requests.len(),
         unsent: 0,
@@ -315,6 +333,9 @@ impl Simulation<'_> {
             SimEvent::FetchEnds { worker, incarnation, fetch } => {
                 self.end_fetch(now, worker, (incarnation, fetch));
             }
+            SimEvent::PullEnds { worker, incarnation, pull } => {
+                self.end_pull(now, worker, (incarnation, pull));
+            }
             SimEvent::LeaseEnds { worker, incarnation, hold, request } => {
                 self.end_lease(now, (worker, incarnation), hold, request);
             }
@@ -358,6 +379,7 @@ impl Simulation<'_> {
         let profile = Profile { block_tokens: self.prepared.block_tokens, ..profile };
         let link = Link::new(self.config.link.of(&profile));
         self.workers.push(SimWorker::new(profile, (role, link), self.has_events()));
+        self.join_store(number);
         let worker = WorkerId(number as u32);
         let url = format!("http://sim:{number}");
         let cards = [Card { name: MODEL, parent: None }];
@@ -516,6 +538,7 @@ impl Simulation<'_> {
             number: pending.number,
             worker: pending.worker,
             believed_tokens: pending.believed_tokens,
+            arrived: pending.arrived,
             predicted: pending
                 .predicted
                 .map(|it| (it, pending.first.unwrap_or(now).since(pending.placed_at))),

@@ -1,6 +1,6 @@
 //! A simulated engine: vLLM's scheduler and prefix cache as arithmetic, without a GPU.
 //!
-//! `engine` and its parts (`kv`, `link`, `profile`, `histogram`) are pure: time is a parameter, so the same model runs in
+//! `engine` and its parts (`kv`, `link`, `profile`, `histogram`, `store`) are pure: time is a parameter, so the same model runs in
 //! virtual time and behind sockets. `http` drives it in wall time and speaks vLLM's API, and `events` publishes its
 //! cache changes. `workload` is a demo's traffic, `trace` a recorded one, and `generate` writes traces. `lab` is a
 //! whole fleet in virtual time behind the router's own brain.
@@ -16,6 +16,7 @@ pub mod link;
 pub mod profile;
 pub mod report;
 pub mod speech;
+pub mod store;
 pub mod text;
 pub mod trace;
 pub mod workload;

@@ -119,14 +119,14 @@ fn bootstrap(matches: &ArgMatches) -> anyhow::Result<BootstrapConfig> {
 }
 
 /// Replaces a default by the flag's value.
-fn set<T: Copy + Send + Sync + 'static>(value: &mut T, matches: &ArgMatches, flag: &str) {
+pub(super) fn set<T: Copy + Send + Sync + 'static>(value: &mut T, matches: &ArgMatches, flag: &str) {
     if let Some(&given) = matches.get_one::<T>(flag) {
         *value = given;
     }
 }
 
 /// Bytes a second from gigabytes.
-fn parse_bandwidth(text: &str) -> Result<f64, String> {
+pub(super) fn parse_bandwidth(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(gigabytes) if (0.001..=100_000.0).contains(&gigabytes) => Ok(gigabytes * 1e9),
         _ => Err("write a number between 0.001 and 100000".to_owned()),

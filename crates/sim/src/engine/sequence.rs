@@ -39,9 +39,10 @@ pub(super) struct Sequence {
     pub(super) scheduled: usize,
     pub(super) cached_tokens: u32,
     pub(super) transfer: Transfer,
-    /// Prompt tokens found in the cache at first, and those that came from elsewhere.
+    /// Prompt tokens found in the cache at first, those that came from another engine, and those from the store.
     pub(super) local_tokens: usize,
     pub(super) received_tokens: usize,
+    pub(super) loaded_tokens: usize,
     pub(super) preempted: bool,
     pub(super) last_token_at: Instant,
 }
@@ -115,6 +116,7 @@ impl Sequence {
             transfer: Transfer::None,
             local_tokens: 0,
             received_tokens: 0,
+            loaded_tokens: 0,
             preempted: false,
             last_token_at: arrived,
         }

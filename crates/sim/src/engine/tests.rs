@@ -1,10 +1,11 @@
 //! The scheduler as tables: what each step computes, admits, preempts and hits.
 
+mod load;
 mod transfer;
 
 use super::*;
 
-use crate::kv::{Names, Stored};
+use crate::kv::{Medium, Names, Stored};
 use crate::profile::{INSTANT, StepModel};
 use proptest::prelude::*;
 
@@ -253,12 +254,19 @@ fn changes_list_stored_and_removed_blocks() {
     let first = kv::chain(root("").hash(), &[0, 1, 2, 3]);
     let second = kv::chain(first, &[4, 5, 6, 7]);
     let stored = |hash, parent, tokens: [u32; 4]| {
-        Change::Stored(Stored { hash, parent, tokens: Box::new(tokens), adapter: None, salt: None })
+        Change::Stored(Stored {
+            medium: Medium::Gpu,
+            hash,
+            parent,
+            tokens: Box::new(tokens),
+            adapter: None,
+            salt: None,
+        })
     };
     assert_eq!(changes, [stored(first, None, [0, 1, 2, 3]), stored(second, Some(first), [4, 5, 6, 7])]);
     submit(&mut engine, job(1, 8, 1));
     run(&mut engine);
-    assert_eq!(engine.take_changes().0[0], Change::Removed { hash: second });
+    assert_eq!(engine.take_changes().0[0], Change::Removed { hash: second, medium: Medium::Gpu });
 }
 
 #[test]

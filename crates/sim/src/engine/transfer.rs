@@ -3,7 +3,8 @@
 //! The engine neither sends nor waits. A job submitted with `Transfer::Out` leaves its blocks behind as a hold, in
 //! use until the hold is released or its lease ends. A job submitted with `Transfer::In` gets room for its whole
 //! prompt at admission and then computes nothing: `take_fetches` returns it, and `finish_fetch` tells how much of
-//! the prompt arrived. It keeps its blocks in between, as in vLLM, even if its client leaves.
+//! the prompt arrived. It keeps its blocks in between, as in vLLM, even if its client leaves. A job of which a shared
+//! store has more than the cache waits for that in the same way.
 //!
 //! A driver in virtual time calls the same functions as one with sockets: `take_fetches` after every `begin_step` and
 //! `abort`, `finish_fetch` at the time that `link` computes, `expire_holds` at `next_expiry`.
@@ -47,6 +48,16 @@ pub struct KvFetch {
     pub prompt_tokens: u32,
     /// False if the job ended before its fetch: only the owner of the blocks is to be notified.
     pub is_wanted: bool,
+    pub origin: FetchOrigin,
+}
+
+/// Where KV comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FetchOrigin {
+    /// From where its request says.
+    Request,
+    /// From the shared store, which has the first `tokens` tokens of the prompt.
+    Store { tokens: u32 },
 }
 
 /// How a fetch ended.
@@ -71,8 +82,10 @@ pub enum Content {
 pub struct TransferCounters {
     /// Prompt tokens that were cached here.
     pub local_tokens: u64,
-    /// Prompt tokens that arrived from elsewhere.
+    /// Prompt tokens that arrived from another engine.
     pub received_tokens: u64,
+    /// Prompt tokens that were loaded from the shared store.
+    pub loaded_tokens: u64,
     /// Jobs whose fetch failed.
     pub failed: u64,
     /// Holds whose lease ended before they were released.
@@ -168,13 +181,15 @@ impl Engine {
 
     /// Reserves the rest of the prompt's blocks at the head of the queue and lets it wait for its KV. The caller has
     /// checked that all of it fits.
-    pub(super) fn begin_fetch(&mut self, slot: u32) {
+    pub(super) fn begin_fetch(&mut self, slot: u32, origin: FetchOrigin) {
         let sequence = &mut self.sequences[slot as usize];
         let target = sequence.tokens.len().div_ceil(self.profile.block_tokens as usize);
         let has_room = self.pool.grow(&mut sequence.blocks, target);
         debug_assert!(has_room, "the whole prompt fits");
         self.waiting.pop_front();
-        self.record_lookup(slot);
+        if !self.sequences[slot as usize].preempted {
+            self.record_lookup(slot);
+        }
         let sequence = &mut self.sequences[slot as usize];
         sequence.state = SequenceState::Receiving;
         self.receiving += 1;
@@ -183,6 +198,7 @@ impl Engine {
             held_tokens: sequence.computed as u32,
             prompt_tokens: sequence.job.prompt_tokens as u32,
             is_wanted: true,
+            origin,
         });
     }
 
@@ -224,6 +240,7 @@ impl Engine {
                 held_tokens: 0,
                 prompt_tokens: sequence.job.prompt_tokens as u32,
                 is_wanted: false,
+                origin: FetchOrigin::Request,
             }),
             _ => {}
         }
@@ -237,11 +254,22 @@ impl Engine {
         let block_tokens = self.profile.block_tokens as usize;
         let sequence = &mut self.sequences[slot as usize];
         let here = tokens.clamp(sequence.computed, sequence.job.prompt_tokens);
-        sequence.received_tokens = here - sequence.computed;
-        sequence.cached_tokens += sequence.received_tokens as u32;
+        let arrived = here - sequence.computed;
+        match sequence.transfer {
+            // From here on it is a sequence like any other: preempted, it computes its prompt.
+            Transfer::In => {
+                sequence.transfer = Transfer::None;
+                sequence.received_tokens = arrived;
+                sequence.cached_tokens += arrived as u32;
+            }
+            Transfer::None | Transfer::Out { .. } if !sequence.preempted => {
+                sequence.loaded_tokens = arrived;
+                sequence.cached_tokens += arrived as u32;
+            }
+            // What it lost is loaded again, which is no hit.
+            Transfer::None | Transfer::Out { .. } => {}
+        }
         sequence.computed = here.min(sequence.tokens.len() - 1);
-        // From here on it is a sequence like any other: preempted, it computes its prompt.
-        sequence.transfer = Transfer::None;
         for index in sequence.stored_blocks..here / block_tokens {
             let tokens = &sequence.tokens[index * block_tokens..(index + 1) * block_tokens];
             let parent = index.checked_sub(1).map(|before| sequence.hashes[before]);

@@ -6,7 +6,7 @@
 
 use super::msgpack::Writer;
 use super::{Form, PublishedModel};
-use crate::kv::{Change, Stored};
+use crate::kv::{Change, Medium, Stored};
 
 pub(super) struct BatchEncoder<'a> {
     pub(super) unix_seconds: f64,
@@ -17,7 +17,7 @@ pub(super) struct BatchEncoder<'a> {
 
 enum BatchEvent<'a> {
     Stored(Vec<&'a Stored>),
-    Removed { hash: u64 },
+    Removed { hash: u64, medium: Medium },
     Cleared,
 }
 
@@ -31,7 +31,7 @@ impl BatchEncoder<'_> {
         for event in &events {
             match event {
                 BatchEvent::Stored(chain) => self.put_stored(chain, &mut out),
-                BatchEvent::Removed { hash } => self.put_removed(*hash, &mut out),
+                BatchEvent::Removed { hash, medium } => self.put_removed(*hash, *medium, &mut out),
                 BatchEvent::Cleared => EventFields::begin(self.form, "AllBlocksCleared", 0, &mut out).end(),
             }
         }
@@ -43,7 +43,8 @@ impl BatchEncoder<'_> {
         let adapter = chain[0].adapter.as_deref();
         let number = adapter.and_then(|name| self.model.adapters.iter().position(|it| it == name));
         // The arrays have a last field that maps leave out when it is nil.
-        let count = if self.form == Form::Arrays { 11 } else { 10 };
+        let medium = chain[0].medium;
+        let count = if self.form == Form::Arrays { 11 } else { 10 + self.locality_count(medium) };
         let mut fields = EventFields::begin(self.form, "BlockStored", count, out);
         let hashes = fields.next("block_hashes");
         hashes.array(chain.len());
@@ -55,7 +56,7 @@ impl BatchEncoder<'_> {
         fields.next("block_size").uint(u64::from(self.model.block_tokens));
         // Adapters are numbered from one.
         put_option(fields.next("lora_id"), number.map(|it| it as u64 + 1), Writer::uint);
-        fields.next("medium").text("GPU");
+        fields.next("medium").text(medium_name(medium));
         put_option(fields.next("lora_name"), adapter, Writer::text);
         let keys = fields.next("extra_keys");
         keys.array(chain.len());
@@ -65,17 +66,39 @@ impl BatchEncoder<'_> {
         if self.form == Form::Arrays {
             fields.next("kv_cache_spec_sliding_window").nil();
         }
+        self.put_locality(medium, &mut fields);
         fields.end();
     }
 
-    fn put_removed(&self, hash: u64, out: &mut Writer) {
-        let mut fields = EventFields::begin(self.form, "BlockRemoved", 3, out);
+    fn put_removed(&self, hash: u64, medium: Medium, out: &mut Writer) {
+        let count = 3 + self.locality_count(medium);
+        let mut fields = EventFields::begin(self.form, "BlockRemoved", count, out);
         let hashes = fields.next("block_hashes");
         hashes.array(1);
         hashes.uint(hash);
-        fields.next("medium").text("GPU");
+        fields.next("medium").text(medium_name(medium));
         fields.next("group_idx").uint(0);
+        self.put_locality(medium, &mut fields);
         fields.end();
+    }
+
+    /// Only maps have a locality, and only blocks that are elsewhere need one.
+    fn locality_count(&self, medium: Medium) -> u8 {
+        u8::from(self.form == Form::Maps && medium == Medium::Store)
+    }
+
+    fn put_locality(&self, medium: Medium, fields: &mut EventFields<'_>) {
+        if self.locality_count(medium) > 0 {
+            fields.next("locality").text("REMOTE");
+        }
+    }
+}
+
+/// As vLLM's tiers call it.
+fn medium_name(medium: Medium) -> &'static str {
+    match medium {
+        Medium::Gpu => "GPU",
+        Medium::Store => "STORAGE",
     }
 }
 
@@ -88,7 +111,7 @@ fn gather(changes: &[Change]) -> Vec<BatchEvent<'_>> {
                 chain.push(stored);
             }
             (Change::Stored(stored), _) => events.push(BatchEvent::Stored(vec![stored])),
-            (Change::Removed { hash }, _) => events.push(BatchEvent::Removed { hash: *hash }),
+            (&Change::Removed { hash, medium }, _) => events.push(BatchEvent::Removed { hash, medium }),
             (Change::Cleared, _) => events.push(BatchEvent::Cleared),
         }
     }
@@ -97,7 +120,9 @@ fn gather(changes: &[Change]) -> Vec<BatchEvent<'_>> {
 
 fn continues(chain: &[&Stored], stored: &Stored) -> bool {
     let last = chain.last();
-    last.is_some_and(|it| stored.parent == Some(it.hash) && stored.adapter == it.adapter)
+    last.is_some_and(|it| {
+        stored.parent == Some(it.hash) && stored.adapter == it.adapter && stored.medium == it.medium
+    })
 }
 
 /// What identifies a block besides its tokens: the adapter's name and, for the first block, the salt.
@@ -161,7 +186,7 @@ mod tests {
     const HASH: u64 = 0x1819_1a1b_1c1d_1e1f;
 
     fn stored(hash: u64, parent: Option<u64>, tokens: [u32; 4]) -> Stored {
-        Stored { hash, parent, tokens: Box::new(tokens), adapter: None, salt: None }
+        Stored { medium: Medium::Gpu, hash, parent, tokens: Box::new(tokens), adapter: None, salt: None }
     }
 
     /// Against bytes that vLLM's own encoder produced.
@@ -177,7 +202,7 @@ mod tests {
     fn maps_are_byte_for_byte_those_of_vllm_0_24_and_later() {
         let changes = [
             Change::Stored(stored(HASH, None, [100, 101, 102, 103])),
-            Change::Removed { hash: HASH },
+            Change::Removed { hash: HASH, medium: Medium::Gpu },
             Change::Cleared,
         ];
         check(
@@ -202,7 +227,7 @@ mod tests {
         );
         check(
             Form::Arrays,
-            &[Change::Removed { hash: HASH }],
+            &[Change::Removed { hash: HASH, medium: Medium::Gpu }],
             "93cb3ff80000000000009194ac426c6f636b52656d6f76656491cf18191a1b1c1d1e1fa34750550000",
         );
         check(
@@ -231,13 +256,35 @@ mod tests {
     }
 
     #[test]
+    fn a_block_in_a_shared_store_is_remote() {
+        let kept = Stored { medium: Medium::Store, ..stored(2, None, [1, 2, 3, 4]) };
+        let removed = Change::Removed { hash: 2, medium: Medium::Store };
+        let model = PublishedModel { block_tokens: 4, adapters: Vec::new() };
+        let texts = |form| {
+            let changes = [Change::Stored(kept.clone()), removed.clone()];
+            let bytes = BatchEncoder { unix_seconds: 1.5, changes: &changes, form, model: &model }.encode();
+            ["STORAGE", "locality", "REMOTE", "GPU"]
+                .map(|text| bytes.windows(text.len()).filter(|it| *it == text.as_bytes()).count())
+        };
+        assert_eq!(texts(Form::Maps), [2, 2, 2, 0]);
+        assert_eq!(texts(Form::Arrays), [2, 0, 0, 0]);
+    }
+
+    #[test]
+    fn blocks_of_different_media_are_different_events() {
+        let one = Stored { medium: Medium::Store, ..stored(1, None, [0; 4]) };
+        let changes = [Change::Stored(one), Change::Stored(stored(2, Some(1), [0; 4]))];
+        assert_eq!(gather(&changes).len(), 2);
+    }
+
+    #[test]
     fn only_blocks_that_follow_each_other_are_one_event() {
         let block = |hash, parent| Change::Stored(stored(hash, parent, [0; 4]));
         let changes = [
             block(1, None),
             block(2, Some(1)),
             block(3, Some(1)),
-            Change::Removed { hash: 9 },
+            Change::Removed { hash: 9, medium: Medium::Gpu },
             block(4, Some(3)),
         ];
         let lengths = gather(&changes).into_iter().map(|it| match it {

@@ -1,6 +1,7 @@
 //! The publisher without sockets: what is kept, sent and lost.
 
 use super::*;
+use crate::kv::Medium;
 
 fn publisher(change: impl FnOnce(&mut PublisherConfig)) -> Publisher {
     let addr = SocketAddr::from(([127, 0, 0, 1], 5557));
@@ -20,7 +21,7 @@ fn subscribe(publisher: &Publisher, topics: &[&str]) -> mpsc::Receiver<Bytes> {
 
 fn publish(publisher: &Publisher, batches: u64) {
     for hash in 0..batches {
-        publisher.publish(1.5, &[Change::Removed { hash }], 0);
+        publisher.publish(1.5, &[Change::Removed { hash, medium: Medium::Gpu }], 0);
     }
 }
 

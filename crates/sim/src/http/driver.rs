@@ -6,6 +6,7 @@
 //!
 //! An idle driver sleeps on a notification, not on a timer.
 
+mod loads;
 mod progress;
 
 use std::collections::BTreeMap;
@@ -22,13 +23,14 @@ use tokio::sync::{Notify, oneshot};
 use super::HostConfig;
 use super::fault::Faults;
 use crate::clock::{self, Clock};
-use crate::engine::transfer::{FetchOutcome, Hold, HoldId, KvFetch, TransferCounters};
+use crate::engine::transfer::{FetchOrigin, FetchOutcome, Hold, HoldId, KvFetch, TransferCounters};
 use crate::engine::{self, Engine, Job, JobId, KnownPrompt, Reject, TokenOutput, Transfer};
 use crate::events::Publisher;
 use crate::histogram::Histogram;
 use crate::kv::{Change, Root};
 use crate::speech;
 
+use loads::StoreLoads;
 use progress::Progress;
 pub(super) use progress::{AnswerEnd, AnswerProgress};
 
@@ -58,6 +60,8 @@ struct Core {
     engine: Engine,
     /// By slot of the job.
     requests: Vec<Option<JobRequest>>,
+    /// With a shared store.
+    loads: Option<StoreLoads>,
 }
 
 /// The request behind a job.
@@ -101,8 +105,12 @@ impl EngineDriver {
             None => config.engine.changes_max,
         };
         let words = speech::token;
-        let engine = Engine::new(engine::EngineConfig { changes_max, words, ..config.engine });
-        let core = Core { engine, requests: Vec::new() };
+        let mut engine = Engine::new(engine::EngineConfig { changes_max, words, ..config.engine });
+        let loads = config.store.as_ref().filter(|_| config.caches_prefixes()).map(|it| {
+            engine.join_store(it.store.clone());
+            StoreLoads::new(it.link, config.engine.profile.block_tokens.max(1))
+        });
+        let core = Core { engine, requests: Vec::new(), loads };
         EngineDriver {
             core: Arc::new(Mutex::new(core)),
             clock: Clock::start(),
@@ -201,7 +209,7 @@ impl EngineDriver {
         let mut begin = self.clock.now();
         let mut steps = 0u32;
         loop {
-            let Some(span) = self.begin_step() else {
+            let Some(span) = self.begin_step(faults.link_slowness() / self.speedup) else {
                 self.wait_for_work().await;
                 begin = self.clock.now();
                 continue;
@@ -257,6 +265,7 @@ impl EngineDriver {
         let mut core = self.core.lock();
         core.engine.restart();
         core.requests.clear();
+        core.loads.iter_mut().for_each(StoreLoads::clear);
         // Under the lock: no batch from before the restart may follow the first one after it.
         self.publisher.iter().for_each(|it| it.restart());
         drop(core);
@@ -268,23 +277,27 @@ impl EngineDriver {
         self.changed.notify_waiters();
     }
 
-    /// A job, a fetch, a release; or the end of a lease.
+    /// A job, a fetch, a release; or the end of a lease or of a load.
     async fn wait_for_work(&self) {
-        match self.next_expiry() {
+        let load_ends = self.core.lock().loads.as_ref().and_then(StoreLoads::next_end);
+        match self.next_expiry().into_iter().chain(load_ends).min() {
             None => self.work.notified().await,
-            Some(expiry) => tokio::select! {
+            Some(moment) => tokio::select! {
                 () = self.work.notified() => {}
-                () = self.clock.sleep_until(expiry) => {}
+                () = self.clock.sleep_until(moment) => {}
             },
         }
     }
 
-    fn begin_step(&self) -> Option<Duration> {
+    /// `slowness` is that of the link to a shared store.
+    fn begin_step(&self, slowness: f64) -> Option<Duration> {
         let mut core = self.core.lock();
+        core.finish_loads(&self.clock);
         // Without holds, which is the rule, the clock is not read.
         let expired = core.engine.next_expiry().is_some() && core.engine.expire_holds(self.clock.now());
         let span = core.engine.begin_step();
         core.start_fetches();
+        core.send_loads(&self.clock, slowness);
         drop(core);
         if expired {
             self.changed.notify_waiters();
@@ -330,12 +343,29 @@ impl Core {
     /// Announces the fetches of the last step. A request that has gone needs none.
     fn start_fetches(&mut self) {
         for fetch in self.engine.take_fetches() {
+            if let (FetchOrigin::Store { tokens }, Some(loads)) = (fetch.origin, &mut self.loads) {
+                loads.push(fetch, tokens);
+                continue;
+            }
             let request = self.requests.get_mut(fetch.job.slot as usize).and_then(Option::as_mut);
             let sender = request.filter(|it| it.job == fetch.job).and_then(|it| it.fetch.take());
             if let Some(sender) = sender {
                 // Only a restart drops the receiver.
                 let _ = sender.send(fetch);
             }
+        }
+    }
+
+    /// Ends the loads that are complete. Without any, the clock is not read.
+    fn finish_loads(&mut self, clock: &Clock) {
+        if let Some(loads) = self.loads.as_mut().filter(|it| it.next_end().is_some()) {
+            loads.finish(clock.now(), &mut self.engine);
+        }
+    }
+
+    fn send_loads(&mut self, clock: &Clock, slowness: f64) {
+        if let Some(loads) = self.loads.as_mut().filter(|it| it.has_begun()) {
+            loads.send(clock.now(), slowness);
         }
     }
 

@@ -116,8 +116,9 @@ impl MetricsText {
 
     /// Where the tokens of answered prompts came from.
     fn prompt_sources(&mut self, stats: &EngineStats, transfers: &TransferCounters) {
-        let (local, received) = (transfers.local_tokens, transfers.received_tokens);
-        let computed = stats.counters.prompt_tokens.saturating_sub(local + received);
+        let (local, received, loaded) =
+            (transfers.local_tokens, transfers.received_tokens, transfers.loaded_tokens);
+        let computed = stats.counters.prompt_tokens.saturating_sub(local + received + loaded);
         self.family(
             "counter",
             "prompt_tokens_by_source_total",
@@ -125,21 +126,28 @@ impl MetricsText {
             &[
                 ("source=\"local_compute\"", computed as f64),
                 ("source=\"local_cache_hit\"", local as f64),
-                ("source=\"external_kv_transfer\"", received as f64),
+                ("source=\"external_kv_transfer\"", (received + loaded) as f64),
             ],
         );
-        self.counter("prompt_tokens_cached", "Number of cached prompt tokens.", local + received);
+        let cached = local + received + loaded;
+        self.counter("prompt_tokens_cached", "Number of cached prompt tokens.", cached);
         self.family(
             "counter",
             "prompt_tokens_cached_by_source_total",
             "Number of cached prompt tokens by source.",
-            &[("source=\"device\"", local as f64), ("source=\"p2p\"", received as f64)],
+            &[
+                ("source=\"device\"", local as f64),
+                ("source=\"p2p\"", received as f64),
+                ("source=\"store\"", loaded as f64),
+            ],
         );
     }
 
     /// What the connector was asked for, and what it had.
     fn connector(&mut self, state: &HostState, stats: &EngineStats, transfers: &TransferCounters) {
-        let Some(transfer) = &state.transfer else { return };
+        if state.transfer.is_none() && state.config.store.is_none() {
+            return;
+        }
         self.counter(
             "external_prefix_cache_queries",
             "External prefix cache queries, in terms of number of queried tokens.",
@@ -148,8 +156,9 @@ impl MetricsText {
         self.counter(
             "external_prefix_cache_hits",
             "External prefix cache hits, in terms of number of cached tokens.",
-            transfers.received_tokens,
+            transfers.received_tokens + transfers.loaded_tokens,
         );
+        let Some(transfer) = &state.transfer else { return };
         let metrics = transfer.metrics.lock().clone();
         match transfer.connector() {
             Connector::Nixl(_) => self.nixl(&metrics, transfers),

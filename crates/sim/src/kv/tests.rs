@@ -105,8 +105,18 @@ fn changes_beyond_the_limit_are_counted_and_order_is_kept() {
         pool.store(held[0], Full { parent: Some(6), tokens: &[1, 2], ..full(hash) });
         pool.release(&mut held);
     }
-    let stored = Stored { hash: 7, parent: Some(6), tokens: Box::new([1, 2]), adapter: None, salt: None };
-    assert_eq!(pool.take_changes(), (vec![Change::Stored(stored), Change::Removed { hash: 7 }], 3));
+    let stored = Stored {
+        medium: Medium::Gpu,
+        hash: 7,
+        parent: Some(6),
+        tokens: Box::new([1, 2]),
+        adapter: None,
+        salt: None,
+    };
+    assert_eq!(
+        pool.take_changes(),
+        (vec![Change::Stored(stored), Change::Removed { hash: 7, medium: Medium::Gpu }], 3)
+    );
     assert_eq!(pool.take_changes(), (vec![], 0));
 }
 

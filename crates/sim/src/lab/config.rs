@@ -15,6 +15,8 @@ pub struct LabConfig {
     /// The role of each worker of the fleet. Those not named do both.
     pub roles: Vec<Role>,
     pub link: LinkChange,
+    /// A store that all workers share.
+    pub store: Option<StoreConfig>,
     pub brain: maitre_dispatch::BrainSettings,
     pub decider: Decider,
     pub knowledge: Knowledge,
@@ -43,6 +45,7 @@ impl LabConfig {
             fleet,
             roles: Vec::new(),
             link: LinkChange::default(),
+            store: None,
             brain,
             decider: Decider::Brain,
             knowledge: Knowledge::Reported,
@@ -59,6 +62,13 @@ impl LabConfig {
             retries_max: 0,
         }
     }
+}
+
+/// A store of KV that workers share, and the link of each worker to it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct StoreConfig {
+    pub tokens: u64,
+    pub link: LinkChange,
 }
 
 /// What differs from the links of the workers' profiles.

@@ -11,7 +11,7 @@ use maitre_base::{Instant, RequestId, WorkerId};
 use maitre_dispatch::{Event, Failure};
 
 use super::{PendingRequest, SimEvent, Simulation};
-use crate::engine::transfer::{Content, FetchOutcome, HoldId, KvFetch};
+use crate::engine::transfer::{Content, FetchOrigin, FetchOutcome, HoldId, KvFetch};
 use crate::engine::{JobId, TokenOutput, Transfer};
 
 /// vLLM's lease, and what a heartbeat makes of it.
@@ -67,6 +67,7 @@ impl PendingRequest {
     /// What the leg under way does with KV.
     pub(super) fn transfer(&self) -> Transfer {
         match self.leg {
+            None if self.source.is_some() => Transfer::In,
             None => Transfer::None,
             Some(PrefillLeg { held: None, .. }) => Transfer::Out { lease: LEASE },
             Some(_) => Transfer::In,
@@ -101,6 +102,16 @@ impl Simulation<'_> {
     pub(super) fn begin_fetches(&mut self, now: Instant, worker: usize) {
         for fetch in self.workers[worker].engine.take_fetches() {
             let request = self.workers[worker].request(fetch.job);
+            if let FetchOrigin::Store { tokens } = fetch.origin {
+                self.begin_load(now, worker, fetch, tokens);
+                continue;
+            }
+            if let Some(source) = self.pull_source(request, fetch.job) {
+                if fetch.is_wanted {
+                    self.begin_pull(now, worker, fetch, source);
+                }
+                continue;
+            }
             let leg = self.pending.get(&request).and_then(|it| it.leg);
             let Some((from, held)) = leg.and_then(|it| Some((it.worker, it.held?))) else { continue };
             match fetch.is_wanted {

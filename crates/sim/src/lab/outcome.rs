@@ -6,6 +6,7 @@ use maitre_base::{Instant, WorkerId};
 
 use maitre_queue::WorkerLimits;
 
+use super::pulls::ArrivedKv;
 use super::sync::SyncTraffic;
 use crate::report::{AnswerMetrics, LossCause, LostRequest, ReportRow, Targets, mean, quantile};
 use crate::trace::Request;
@@ -19,6 +20,8 @@ pub struct AnsweredRequest {
     pub worker: WorkerId,
     /// The cached tokens that the router expected, if it looked.
     pub believed_tokens: Option<u64>,
+    /// What came from other workers and from the store, without a prefill leg.
+    pub arrived: ArrivedKv,
     /// From placement to first token: as the router predicted it, if it did, and as it was.
     pub predicted: Option<(Duration, Duration)>,
 }

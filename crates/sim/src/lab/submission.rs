@@ -6,6 +6,7 @@ use maitre_base::{Instant, RequestId, WorkerId};
 use maitre_dispatch::{Event, Failure, Placement};
 
 use super::legs::PrefillLeg;
+use super::pulls::ArrivedKv;
 use super::worker::Submission;
 use super::{SimEvent, Simulation, prepared};
 use crate::engine::{Finish, Job, KnownPrompt, Transfer};
@@ -36,6 +37,7 @@ impl Simulation<'_> {
     ) {
         if let Some(pending) = self.pending.get_mut(&request) {
             (pending.worker, pending.leg, pending.believed_tokens) = (worker, leg, believed);
+            (pending.source, pending.arrived) = (None, ArrivedKv::default());
             pending.attempt += 1;
             let first = pending.worker_now().index();
             let (attempt, overhead) = (pending.attempt, self.workers[first].profile.overhead);

@@ -14,6 +14,7 @@ use crate::trace::{Piece, Request, Trace};
 
 mod legs;
 mod queue;
+mod store;
 
 const SECONDS: f64 = 12.0;
 

@@ -10,7 +10,7 @@ use super::lossy::LossyFeed;
 use super::outcome::WorkerTotals;
 use super::prepared;
 use crate::engine::{self, Engine, Job, JobId, KnownPrompt, TokenOutput, Transfer};
-use crate::kv::Change;
+use crate::kv::{Change, Medium, Stored};
 use crate::link::Link;
 use crate::profile::Profile;
 
@@ -26,6 +26,8 @@ pub(super) struct SimWorker {
     pub(super) role: Role,
     /// Over which KV comes from other workers.
     pub(super) link: Link,
+    /// Over which KV comes from the store.
+    pub(super) store_link: Link,
     /// How many times as long everything takes.
     pub(super) slowness: f64,
     pub(super) up: bool,
@@ -69,6 +71,7 @@ impl SimWorker {
             profile,
             role,
             link,
+            store_link: link,
             slowness: 1.0,
             up: true,
             is_draining: false,
@@ -259,7 +262,10 @@ impl CacheEventBatch {
         for change in self.changes.drain(..) {
             match change {
                 Change::Cleared => self.runs.push(EventRun::Cleared),
-                Change::Removed { hash } => {
+                // The router is told of a store by who its members are.
+                Change::Removed { medium: Medium::Store, .. } => {}
+                Change::Stored(Stored { medium: Medium::Store, .. }) => {}
+                Change::Removed { hash, medium: Medium::Gpu } => {
                     self.names.push(hash);
                     match self.runs.last_mut() {
                         Some(EventRun::Removed { count }) => *count += 1,

@@ -82,7 +82,8 @@ fn held_blocks_keep_a_prompt_waiting() {
 fn a_decode_leg_waits_for_its_kv_and_computes_one_token() {
     let mut engine = engine(TINY);
     let id = fetching(&mut engine, job(1, 40, 2));
-    let fetch = KvFetch { job: id, held_tokens: 0, prompt_tokens: 40, is_wanted: true };
+    let fetch =
+        KvFetch { job: id, held_tokens: 0, prompt_tokens: 40, is_wanted: true, origin: FetchOrigin::Request };
     assert_eq!(engine.take_fetches(), [fetch]);
     let stats = engine.stats();
     assert_eq!((stats.used_blocks, stats.receiving, stats.waiting, stats.running), (10, 1, 1, 0));
@@ -172,7 +173,13 @@ fn a_job_that_ends_before_its_fetch_still_notifies_the_owner() {
     engine.abort(id);
     assert_eq!(
         engine.take_fetches(),
-        [KvFetch { job: id, held_tokens: 0, prompt_tokens: 12, is_wanted: false }]
+        [KvFetch {
+            job: id,
+            held_tokens: 0,
+            prompt_tokens: 12,
+            is_wanted: false,
+            origin: FetchOrigin::Request
+        }]
     );
 }
 

@@ -3,6 +3,7 @@
 mod bootstrap;
 mod nixl;
 mod peer;
+mod store;
 
 use std::time::Duration;
 
