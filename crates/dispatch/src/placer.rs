@@ -315,6 +315,12 @@ impl Placer {
                     let most = world.cache.held_without(worker, predicted, prompt, query.ask.prefill);
                     held[place].tokens = held[place].tokens.min(most);
                 }
+                if world.fleet.has_pulls() || world.cache.has_stores() {
+                    for (snapshot, held) in snapshots.iter().zip(held.iter_mut()) {
+                        let tokens = (query.ask.prefill, held.tokens);
+                        held.tokens = self.unfinished.usable(snapshot.worker, prompt, tokens);
+                    }
+                }
             }
             None => held.clear(),
         }

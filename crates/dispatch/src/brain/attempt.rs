@@ -14,6 +14,7 @@ use crate::event::{Effect, Failure, Form, Placement, PullFrom, Refusal};
 use crate::observer::decision::AttemptOutcome;
 use crate::observer::ring::End;
 use crate::observer::{Fact, Placed, Ticket};
+use crate::placer::pull::Coming;
 use crate::placer::split::{PrefillChoice, Split};
 use crate::placer::{Mode, Picked, Rules, WorkerChoice, World};
 use crate::request::{Attempt, PendingRequest, PrefillLeg, Pull, RequestState, StreamProgress};
@@ -220,7 +221,7 @@ impl Parts {
         }
         let prefill_leg = split.map(|it| Box::new(self.begin_prefill_leg(now, request, &it)));
         let pull = self.begin_pull(worker, fetch);
-        self.begin_prompt(request, worker, held);
+        self.begin_prompt(request, worker, (held, pull.map_or(Coming::Computed, |_| Coming::Pulled)));
         request.waited = request.waited_by(now);
         request.state = RequestState::Placed(Attempt {
             worker,

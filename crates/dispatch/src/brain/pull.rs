@@ -8,6 +8,7 @@ use maitre_policy::Fetch;
 
 use super::Parts;
 use crate::cache::Held;
+use crate::placer::pull::Coming;
 use crate::request::{Attempt, PendingRequest, Pull};
 
 /// A busy worker is now and then late by a multiple of what was expected.
@@ -31,10 +32,16 @@ impl Parts {
     }
 
     /// From now on the worker counts as a holder of the prompt, but until its first token nobody can pull it there.
-    pub(super) fn begin_prompt(&mut self, request: &PendingRequest, worker: WorkerId, held: Option<Held>) {
-        if let (Some(prompt), true) = (&request.prompt, self.fleet.has_pulls()) {
+    pub(super) fn begin_prompt(
+        &mut self,
+        request: &PendingRequest,
+        worker: WorkerId,
+        (held, coming): (Option<Held>, Coming),
+    ) {
+        let may_fetch = self.fleet.has_pulls() || self.cache.has_stores();
+        if let (Some(prompt), true) = (&request.prompt, may_fetch) {
             let held = held.unwrap_or_default().tokens;
-            self.placer.unfinished.begin((request.id, worker), prompt, (request.ask.prefill, held));
+            self.placer.unfinished.begin((request.id, worker), prompt, (request.ask.prefill, held, coming));
         }
     }
 

@@ -117,6 +117,16 @@ struct Unfinished {
     prompt: PromptChain,
     /// Leading blocks of its chain that the worker held before.
     held_before: usize,
+    coming: Coming,
+}
+
+/// How a worker comes by a prompt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Coming {
+    /// Requests behind it can share what it computes.
+    Computed,
+    /// Blocks that are on their way can be shared once they are there: a request that comes before computes them again.
+    Pulled,
 }
 
 impl UnfinishedPrompts {
@@ -124,12 +134,12 @@ impl UnfinishedPrompts {
         &mut self,
         (request, worker): (RequestId, WorkerId),
         prompt: &PromptChain,
-        (prompt_tokens, held): (Tokens, Tokens),
+        (prompt_tokens, held, coming): (Tokens, Tokens, Coming),
     ) {
         let held_before = tokens_in_blocks(prompt, prompt_tokens, held);
         let workers = self.at.len().max(worker.index() + 1);
         self.at.resize_with(workers, Vec::new);
-        self.at[worker.index()].push(Unfinished { request, prompt: prompt.clone(), held_before });
+        self.at[worker.index()].push(Unfinished { request, prompt: prompt.clone(), held_before, coming });
     }
 
     pub(crate) fn end(&mut self, request: RequestId, worker: WorkerId) {
@@ -140,11 +150,27 @@ impl UnfinishedPrompts {
     }
 
     /// How much of what the worker is believed to hold of a prompt is computed.
-    fn computed(&self, worker: WorkerId, prompt: &PromptChain, (all, held): (Tokens, Tokens)) -> Tokens {
+    fn computed(&self, worker: WorkerId, prompt: &PromptChain, tokens: (Tokens, Tokens)) -> Tokens {
+        self.held_without(worker, prompt, tokens, |_| true)
+    }
+
+    /// How much of it is there for a request that comes now: all but what is on its way.
+    pub(super) fn usable(&self, worker: WorkerId, prompt: &PromptChain, tokens: (Tokens, Tokens)) -> Tokens {
+        self.held_without(worker, prompt, tokens, |it| it.coming == Coming::Pulled)
+    }
+
+    fn held_without(
+        &self,
+        worker: WorkerId,
+        prompt: &PromptChain,
+        (all, held): (Tokens, Tokens),
+        counts: fn(&Unfinished) -> bool,
+    ) -> Tokens {
         // The hash of a prefix says whether two prompts are equal up to there: where this one goes on as an unfinished one
         // does, the worker has no more of it than it had before that.
         let shares = |it: &&Unfinished| {
-            (it.prompt.unit, it.prompt.block) == (prompt.unit, prompt.block)
+            counts(it)
+                && (it.prompt.unit, it.prompt.block) == (prompt.unit, prompt.block)
                 && it.held_before < it.prompt.chain.len()
                 && prompt.chain.get(it.held_before) == it.prompt.chain.get(it.held_before)
         };
@@ -182,13 +208,20 @@ mod tests {
         let mut unfinished = UnfinishedPrompts::default();
         let sent_prompt = prompt(sent.0);
         let tokens = Tokens(sent_prompt.units);
-        unfinished.begin((RequestId(1), WORKER), &sent_prompt, (tokens, Tokens(sent.1)));
+        unfinished.begin((RequestId(1), WORKER), &sent_prompt, (tokens, Tokens(sent.1), Coming::Computed));
         let asked = prompt(asked);
         let computed = |unfinished: &UnfinishedPrompts, worker| {
             unfinished.computed(worker, &asked, (Tokens(asked.units), Tokens(held))).0
         };
         assert_eq!(computed(&unfinished, WORKER), expected);
         assert_eq!(computed(&unfinished, WorkerId(4)), held, "another worker");
+        let usable = |unfinished: &UnfinishedPrompts| {
+            unfinished.usable(WORKER, &asked, (Tokens(asked.units), Tokens(held))).0
+        };
+        assert_eq!(usable(&unfinished), held, "what is being computed can be shared");
+        unfinished.end(RequestId(1), WORKER);
+        unfinished.begin((RequestId(1), WORKER), &sent_prompt, (tokens, Tokens(sent.1), Coming::Pulled));
+        assert_eq!(usable(&unfinished), expected, "what is being pulled cannot");
         unfinished.end(RequestId(1), WORKER);
         assert_eq!(computed(&unfinished, WORKER), held, "once it is computed");
     }
