@@ -26,6 +26,7 @@ use std::time::Duration;
 
 use maitre_base::hash::NumberMap;
 use maitre_base::{Instant, RequestId, Role, TenantId, Tokens, WorkerId};
+use maitre_dispatch::cache::stores::StoreId;
 use maitre_dispatch::{Arrival, Brain, Effect, Event, Failure, Form, PromptChain, reports_progress};
 use maitre_fleet::estimate::{Counted, Decodes, Size};
 use maitre_fleet::{Card, Evidence};
@@ -33,7 +34,8 @@ use maitre_index::feed::Trust;
 use maitre_index::prefix::Unit;
 
 pub use config::{
-    AnswerLimits, ClosedLoop, Decider, Knowledge, LabConfig, LinkChange, StoreConfig, Sync, Via,
+    AnswerLimits, ClosedLoop, Decider, Knowledge, LabConfig, LinkChange, PullingWorkers, StoreConfig, Sync,
+    Via,
 };
 pub use outcome::{AnsweredRequest, LoadSample, RunOutcome, WorkerTotals};
 pub use prepared::{PreparedTrace, block_tokens};
@@ -86,6 +88,11 @@ enum SimEvent {
     },
     /// The deadline for its first token.
     Deadline {
+        request: u64,
+        attempt: u32,
+    },
+    /// How long a request that pulls may take to its first token.
+    PullLimit {
         request: u64,
         attempt: u32,
     },
@@ -318,10 +325,13 @@ impl Simulation<'_> {
     fn handle(&mut self, now: Instant, event: SimEvent, observer: &mut dyn RunObserver) {
         match event {
             SimEvent::Arrival(number) => self.on_arrival(now, number, observer),
-            SimEvent::Submission { request, attempt } | SimEvent::Deadline { request, attempt }
+            SimEvent::Submission { request, attempt }
+            | SimEvent::Deadline { request, attempt }
+            | SimEvent::PullLimit { request, attempt }
                 if self.pending.get(&request).is_none_or(|it| it.attempt != attempt) => {}
             SimEvent::Submission { request, .. } => self.submit(now, request),
-            SimEvent::Deadline { request, .. } => self.on_deadline(now, request),
+            SimEvent::Deadline { request, .. } => self.on_deadline(now, request, Failure::Late),
+            SimEvent::PullLimit { request, .. } => self.on_deadline(now, request, Failure::Handoff),
             SimEvent::Retry { request } => self.retry(now, request),
             SimEvent::WakeUp { router } => self.wake_up(now, router),
             // Events of an earlier incarnation of a worker are void.
@@ -386,6 +396,12 @@ impl Simulation<'_> {
         self.dispatch_to_all(now, Event::WorkerJoined { url: &url });
         if role != Role::Both {
             self.dispatch_to_all(now, Event::WorkerRole { worker, role });
+        }
+        if self.config.pulls.has(worker.0) {
+            self.dispatch_to_all(now, Event::WorkerPulls { worker, pulls: true });
+        }
+        if self.config.store.is_some() {
+            self.dispatch_to_all(now, Event::WorkerStore { worker, store: Some(StoreId(0)) });
         }
         self.dispatch_to_all(now, Event::Probed { worker, evidence: Evidence::ProbeAnswered });
         self.dispatch_to_all(now, Event::ModelsReported { worker, cards: &cards });
@@ -461,7 +477,8 @@ impl Simulation<'_> {
             tenant: TenantId(asked.tenant),
             deadline: asked.deadline.map(|it| now + it),
             prompt: prompt.as_ref(),
-            may_split: self.workers.iter().any(|it| it.role == Role::Prefill),
+            may_split: self.config.pulls != PullingWorkers::None
+                || self.workers.iter().any(|it| it.role == Role::Prefill),
         };
         self.dispatch(router, now, Event::Arrived(arrival));
     }

@@ -15,6 +15,7 @@ pub struct LabConfig {
     /// The role of each worker of the fleet. Those not named do both.
     pub roles: Vec<Role>,
     pub link: LinkChange,
+    pub pulls: PullingWorkers,
     /// A store that all workers share.
     pub store: Option<StoreConfig>,
     pub brain: maitre_dispatch::BrainSettings,
@@ -45,6 +46,7 @@ impl LabConfig {
             fleet,
             roles: Vec::new(),
             link: LinkChange::default(),
+            pulls: PullingWorkers::None,
             store: None,
             brain,
             decider: Decider::Brain,
@@ -60,6 +62,27 @@ impl LabConfig {
             script: Script::default(),
             closed_loop: None,
             retries_max: 0,
+        }
+    }
+}
+
+/// Which workers can pull KV from each other.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum PullingWorkers {
+    #[default]
+    None,
+    /// Those that join later too.
+    All,
+    /// By number.
+    Some(Vec<u32>),
+}
+
+impl PullingWorkers {
+    pub(super) fn has(&self, worker: u32) -> bool {
+        match self {
+            PullingWorkers::None => false,
+            PullingWorkers::All => true,
+            PullingWorkers::Some(workers) => workers.contains(&worker),
         }
     }
 }

@@ -61,11 +61,11 @@ impl Simulation<'_> {
         }
     }
 
-    /// The deadline fails the attempt, unless its first token has arrived.
-    pub(super) fn on_deadline(&mut self, now: Instant, request: u64) {
+    /// A deadline fails the attempt, unless its first token has arrived.
+    pub(super) fn on_deadline(&mut self, now: Instant, request: u64, failure: Failure) {
         if self.pending.get(&request).is_some_and(|it| it.first.is_none()) {
             self.cancel(now, request);
-            self.fail(now, request, Failure::Late);
+            self.fail(now, request, failure);
         }
     }
 

@@ -16,6 +16,13 @@ impl Simulation<'_> {
         let request = placement.request.0;
         let leg = placement.prefill.map(|worker| PrefillLeg { worker, held: None });
         self.placement(now, request, (placement.worker, leg), placement.held.map(|it| it.0));
+        if let (Some(pull), Some(pending)) = (placement.pull, self.pending.get_mut(&request)) {
+            pending.source = Some(pull.worker);
+            let attempt = pending.attempt;
+            if let Some(limit) = pull.limit {
+                self.schedule(now + limit, SimEvent::PullLimit { request, attempt });
+            }
+        }
         if let Some(pending) = self.pending.get_mut(&request) {
             let record = self.routers[pending.router].decisions().of(placement.request);
             let predicted = record.and_then(|it| it.predicted);
