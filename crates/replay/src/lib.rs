@@ -13,6 +13,7 @@ mod progress;
 mod report_file;
 mod roles;
 mod series;
+mod sharing;
 pub mod table;
 
 use std::path::PathBuf;
@@ -24,7 +25,7 @@ use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use maitre_base::Role;
 use maitre_policy::split::SplitRule;
-use maitre_sim::lab::{Knowledge, PreparedTrace, RunOutcome, Via};
+use maitre_sim::lab::{Knowledge, PreparedTrace, PullingWorkers, RunOutcome, Via};
 use maitre_sim::report::{ReportRow, Targets};
 use maitre_sim::trace::Trace;
 use parking_lot::Mutex;
@@ -95,6 +96,7 @@ pub fn command() -> Command {
         .args(study::args())
         .args(own)
         .args(roles::args())
+        .args(sharing::args())
         .args(study::run_args())
 }
 
@@ -104,6 +106,7 @@ pub fn run(matches: &ArgMatches) -> anyhow::Result<ExitCode> {
     choose_queue(matches, &mut study)?;
     let choices = choices(matches, &study)?;
     roles::check(&study, &choices)?;
+    sharing::read(matches, &mut study)?;
     let splits = roles::read(matches, &mut study)?;
     if matches.get_flag("check") {
         check::ensure_observed(&study)?;
@@ -313,6 +316,8 @@ fn report(study: &Study, runs: &[Run]) -> Value {
         "fleet": fleet.iter().map(group).collect::<Vec<_>>(),
         "kv_tokens": study.fleet.iter().map(maitre_sim::profile::Profile::kv_tokens).min(),
         "block_tokens": study.block_tokens,
+        "kv_pull": study.pulls != PullingWorkers::None,
+        "kv_store_tokens": study.store.map(|it| it.tokens),
         "knowledge": knowledge_word(study.knowledge),
         "queue": queue_word(study),
         "routers": study.routers,
@@ -411,6 +416,7 @@ mod tests {
         let matches = command().try_get_matches_from(words.iter().chain(args))?;
         let mut study = Study::read(&matches, workers)?;
         roles::check(&study, &choices(&matches, &study)?)?;
+        sharing::read(&matches, &mut study)?;
         let rules = roles::read(&matches, &mut study)?;
         Ok((study, rules))
     }
@@ -440,16 +446,52 @@ mod tests {
     fn roles_that_make_no_sense_are_refused() {
         for (workers, args, expected) in [
             ("2", &["--split", "always"][..], "--split: no worker prefills for others"),
-            ("2@decode", &["--kv-link-floor", "1ms"], "--kv-link-floor: no worker prefills for others"),
+            (
+                "2@decode",
+                &["--kv-link-floor", "1ms"],
+                "--kv-link-floor: no worker prefills for others, and none pulls",
+            ),
             ("1@prefill,1@decode", &["--split", "sometimes"], "no rule is called"),
             ("1@prefill,1@decode", &["--kv-link-bandwidth", "0"], "between 0.001 and 100000"),
             ("1@prefill,1@decode", &["--strategy", "oracle"], "--strategy oracle: it knows no roles"),
             ("2@prefill", &[], "no worker answers"),
+            ("2", &["--kv-store", "much"], "write tokens, such as 4000000"),
+            ("2", &["--kv-store", "3"], "--kv-store: 0 blocks"),
+            ("2", &["--kv-store-bandwidth", "3"], "--kv-store"),
         ] {
             let error = rules(workers, args).unwrap_err().to_string();
             assert!(error.contains(expected), "{workers} {args:?}: {error}");
         }
         assert_eq!(rules("1@prefill,1@decode", &["--set", "split=always"]).unwrap().1, [SplitRule::Always]);
+    }
+
+    #[test]
+    fn rows_say_what_was_pulled_and_loaded() {
+        let hot =
+            "agents:rate=2,steps=6,kinds=1,system=16000,task=100,observation=150,out=60,pause=1,seconds=20";
+        let row = |args: &[&str]| {
+            let words = ["replay", "--trace", hot, "--profile", "h100x2-32b", "--strategy", "least-delay"];
+            let matches = command().try_get_matches_from(words.iter().chain(args)).unwrap();
+            let mut study = Study::read(&matches, "4").unwrap();
+            sharing::read(&matches, &mut study).unwrap();
+            let rules = roles::read(&matches, &mut study).unwrap();
+            let choices = choices(&matches, &study).unwrap();
+            let runs = play_all(&study, (&choices, &rules), &[1.0], Some(1));
+            (report(&study, &runs), table::draw(&study, &runs))
+        };
+        let columns = |text: &str| ["pulls", "pulled", "loads", "loaded"].map(|it| text.contains(it));
+        let (report, text) = row(&[]);
+        assert_eq!((&report["kv_pull"], columns(&text)), (&json!(false), [false; 4]));
+        assert!(report["rows"][0]["pulled_tokens"].is_null(), "{report}");
+        let (report, text) = row(&["--kv-pull", "--kv-link-floor", "5ms", "--kv-link-bandwidth", "50"]);
+        let count = |key: &str| report["rows"][0][key].as_u64().unwrap();
+        assert!(count("pulled_requests") > 0, "{report}");
+        assert!(count("pulled_tokens") >= 64 * count("pulled_requests"), "{report}");
+        assert_eq!(columns(&text), [true, true, false, false], "{text}");
+        let (report, text) = row(&["--kv-store", "2x"]);
+        assert_eq!(report["kv_store_tokens"], 2 * 4 * 19_208 * 16);
+        assert!(report["rows"][0]["loaded_tokens"].as_u64().unwrap() > 0, "{report}");
+        assert_eq!(columns(&text), [false, false, true, true], "{text}");
     }
 
     #[test]

@@ -6,7 +6,7 @@ use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches};
 use maitre_base::Role;
 use maitre_policy::split::SplitRule;
-use maitre_sim::lab::LinkChange;
+use maitre_sim::lab::{LinkChange, PullingWorkers};
 
 use crate::study::{StrategyChoice, Study};
 
@@ -36,7 +36,7 @@ pub(super) fn args() -> [Arg; 3] {
 }
 
 /// Bytes a second from gigabytes.
-fn parse_bandwidth(text: &str) -> Result<f64, String> {
+pub(super) fn parse_bandwidth(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(gigabytes) if (0.001..=100_000.0).contains(&gigabytes) => Ok(gigabytes * 1e9),
         _ => Err("write a number between 0.001 and 100000".to_owned()),
@@ -46,10 +46,17 @@ fn parse_bandwidth(text: &str) -> Result<f64, String> {
 /// Sets the links, and returns the rules to compare.
 pub(super) fn read(matches: &ArgMatches, study: &mut Study) -> anyhow::Result<Vec<SplitRule>> {
     let is_given = |flag: &&str| matches.value_source(flag) == Some(ValueSource::CommandLine);
-    if !study.has_prefill_workers()
-        && let Some(flag) = ["split", "kv-link-floor", "kv-link-bandwidth"].iter().find(|it| is_given(it))
+    let has_prefill_workers = study.has_prefill_workers();
+    if !has_prefill_workers && is_given(&"split") {
+        anyhow::bail!("--split: no worker prefills for others; write --workers 4@prefill,4@decode");
+    }
+    if !has_prefill_workers
+        && study.pulls == PullingWorkers::None
+        && let Some(flag) = ["kv-link-floor", "kv-link-bandwidth"].iter().find(|it| is_given(it))
     {
-        anyhow::bail!("--{flag}: no worker prefills for others; write --workers 4@prefill,4@decode");
+        anyhow::bail!(
+            "--{flag}: no worker prefills for others, and none pulls; write --workers 4@prefill,4@decode or --kv-pull"
+        );
     }
     study.link = LinkChange {
         floor: matches.get_one::<Duration>("kv-link-floor").copied(),

@@ -12,8 +12,8 @@ use maitre_base::Role;
 use maitre_policy::Name;
 use maitre_policy::split::SplitRule;
 use maitre_sim::lab::{
-    self, Decider, Knowledge, LabConfig, LinkChange, PreparedTrace, RunObserver, RunOutcome, Script, Sync,
-    Via, script,
+    self, Decider, Knowledge, LabConfig, LinkChange, PreparedTrace, PullingWorkers, RunObserver, RunOutcome,
+    Script, StoreConfig, Sync, Via, script,
 };
 use maitre_sim::profile::Profile;
 use maitre_sim::report::{CacheKnowledge, Targets};
@@ -86,6 +86,8 @@ pub struct Study {
     /// Of each worker of the fleet.
     pub roles: Vec<Role>,
     pub link: LinkChange,
+    pub pulls: PullingWorkers,
+    pub store: Option<StoreConfig>,
     pub block_tokens: u32,
     pub knowledge: Knowledge,
     pub event_delay: Duration,
@@ -294,6 +296,8 @@ impl Study {
             fleet,
             roles,
             link: LinkChange::default(),
+            pulls: PullingWorkers::None,
+            store: None,
             block_tokens,
             knowledge: match matches.get_one::<String>("knowledge").map(String::as_str) {
                 Some("predicted") => Knowledge::Predicted,
@@ -384,6 +388,8 @@ impl Study {
             retries_max: if self.retry { RETURNS_MAX } else { 0 },
             roles: self.roles.clone(),
             link: self.link,
+            pulls: self.pulls.clone(),
+            store: self.store,
             ..LabConfig::new(self.fleet.clone(), brain)
         };
         lab::play(&settings, prepared, &mut Watch { watch: Stopwatch::start(), progress })

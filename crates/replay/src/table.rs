@@ -7,7 +7,7 @@ use maitre_sim::lab::{Sync, Via};
 use maitre_sim::profile::Profile;
 use maitre_sim::report::{CacheKnowledge, ReportRow};
 
-use super::{Run, Study, knowledge_word, roles};
+use super::{Run, Study, knowledge_word, roles, sharing};
 
 /// The column title and its value.
 pub(super) struct Column {
@@ -76,6 +76,30 @@ pub(super) const COLUMNS: &[Column] = &[
         Better::Neither,
         |it| it.forecast_error_ratio,
         |it| it.forecast_error_ratio.map_or_else(String::new, |it| format!("±{:.0} %", it * 100.0)),
+    ),
+    column(
+        "pulls",
+        Better::Neither,
+        |it| it.pulled_requests.map(|it| it as f64),
+        |it| whole(it.pulled_requests),
+    ),
+    column(
+        "pulled",
+        Better::Neither,
+        |it| it.pulled_tokens.map(|it| it as f64),
+        |it| whole(it.pulled_tokens),
+    ),
+    column(
+        "loads",
+        Better::Neither,
+        |it| it.loaded_requests.map(|it| it as f64),
+        |it| whole(it.loaded_requests),
+    ),
+    column(
+        "loaded",
+        Better::Neither,
+        |it| it.loaded_tokens.map(|it| it as f64),
+        |it| whole(it.loaded_tokens),
     ),
     column("evicted", Better::Lower, |it| it.evictions.map(|it| it as f64), |it| whole(it.evictions)),
     column("refused", Better::Lower, |it| Some(lost(it) as f64), |it| lost(it).to_string()),
@@ -174,11 +198,12 @@ pub(super) fn title(study: &Study) -> String {
     let mut kinds: Vec<String> = study.fleet.iter().zip(&study.roles).map(kind).collect();
     kinds.dedup();
     format!(
-        "{}: {requests} requests in {seconds:.0} s; {} workers ({}, {} KV tokens); {} caches{routers}\n\n",
+        "{}: {requests} requests in {seconds:.0} s; {} workers ({}, {} KV tokens{}); {} caches{routers}\n\n",
         study.source,
         study.fleet.len(),
         kinds.join(", "),
         study.fleet.iter().map(Profile::kv_tokens).min().unwrap_or(0),
+        sharing::words(study),
         knowledge_word(study.knowledge),
     )
 }

@@ -39,6 +39,7 @@ pub use config::{
 };
 pub use outcome::{AnsweredRequest, LoadSample, RunOutcome, WorkerTotals};
 pub use prepared::{PreparedTrace, block_tokens};
+pub use pulls::ArrivedKv;
 pub use script::Script;
 pub use sync::SyncTraffic;
 
@@ -50,7 +51,7 @@ use crate::report::AnswerMetrics;
 use legs::{Fetches, PrefillLeg};
 use lossy::LossyFeed;
 use prepared::MODEL;
-use pulls::{ArrivedKv, Pulls};
+use pulls::Pulls;
 use sync::PeerNetwork;
 use worker::{CacheEventBatch, SimWorker};
 
@@ -257,7 +258,11 @@ pub fn play(config: &LabConfig, prepared: &PreparedTrace<'_>, observer: &mut dyn
             Vec::new()
         },
         sample_every: (span / SAMPLES).max(SAMPLE_MIN),
-        outcome: RunOutcome::default(),
+        outcome: RunOutcome {
+            has_pulls: config.pulls != PullingWorkers::None,
+            has_store: config.store.is_some(),
+            ..RunOutcome::default()
+        },
         outputs: Vec::new(),
         remaining: Vec::new(),
         decision_time: Duration::ZERO,

@@ -187,6 +187,16 @@ pub struct ReportRow {
     pub limit_prefill_tokens: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit_requests: Option<f64>,
+    /// Tokens that workers pulled from each other, and the requests that did; likewise from a shared store. None where
+    /// workers cannot.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pulled_tokens: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pulled_requests: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub loaded_tokens: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub loaded_requests: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub evictions: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]

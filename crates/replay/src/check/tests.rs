@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use maitre_base::WorkerId;
+use maitre_sim::lab::ArrivedKv;
 use maitre_sim::trace::Piece;
 
 use super::*;
@@ -31,6 +32,7 @@ fn streamed((first_ms, total_ms, cached): Times) -> ObservedAnswer {
 
 fn answer(number: usize, (first_ms, total_ms, cached_tokens): Times) -> AnsweredRequest {
     AnsweredRequest {
+        arrived: ArrivedKv::default(),
         number,
         metrics: AnswerMetrics {
             first_token: Duration::from_millis(first_ms),

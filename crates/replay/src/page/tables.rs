@@ -30,6 +30,10 @@ const MEANINGS: &[(&str, &str)] = &[
     ("share", "a tenant's share of the computed tokens: uncached prompt tokens and output tokens"),
     ("imbalance", "compute time of the busiest worker over the mean; 1 is even"),
     ("forecast", "median error of the router's own forecasts of first tokens, as a part of the actual time"),
+    ("pulls", "requests whose worker pulled KV from another one"),
+    ("pulled", "prompt tokens that workers pulled from each other"),
+    ("loads", "requests whose worker loaded KV from the shared store"),
+    ("loaded", "prompt tokens that workers loaded from the shared store"),
     ("evicted", "KV blocks that caches evicted to make room"),
     ("refused", "requests without a complete answer: refused, or failed"),
 ];

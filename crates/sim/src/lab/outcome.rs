@@ -58,6 +58,9 @@ pub struct RunOutcome {
     /// Refused and failed requests with their labels.
     pub lost: Vec<LostRequest>,
     pub workers: Vec<WorkerTotals>,
+    /// Whether workers could pull from each other, and load from a store.
+    pub has_pulls: bool,
+    pub has_store: bool,
     pub samples: Vec<LoadSample>,
     /// Traffic between routers.
     pub traffic: SyncTraffic,
@@ -73,7 +76,15 @@ impl RunOutcome {
     pub fn row(&self, strategy: &str, targets: &Targets) -> ReportRow {
         let count = |count: fn(&WorkerTotals) -> u64| Some(self.workers.iter().map(count).sum());
         let errors = self.forecast_errors();
+        let [pulled, loaded] = [
+            self.has_pulls.then(|| self.arrived(|it| it.pulled_tokens)),
+            self.has_store.then(|| self.arrived(|it| it.loaded_tokens)),
+        ];
         ReportRow {
+            pulled_tokens: pulled.map(|it| it.0),
+            pulled_requests: pulled.map(|it| it.1),
+            loaded_tokens: loaded.map(|it| it.0),
+            loaded_requests: loaded.map(|it| it.1),
             returns: (self.returns > 0).then_some(self.returns),
             told_bytes: self.told_bytes(),
             limit_prefill_tokens: self.mean_limit(|it| it.prefill_tokens as f64),
@@ -85,6 +96,12 @@ impl RunOutcome {
             forecast_error_mean_ratio: errors.map(|it| it.1),
             ..ReportRow::of(strategy, &self.metrics(), &self.lost, targets)
         }
+    }
+
+    /// How many tokens arrived, and for how many requests.
+    fn arrived(&self, tokens: fn(&ArrivedKv) -> u32) -> (u64, u64) {
+        let arrived = self.answers.iter().map(|it| u64::from(tokens(&it.arrived))).filter(|&it| it > 0);
+        arrived.fold((0, 0), |(sum, count), it| (sum + it, count + 1))
     }
 
     /// The median and the mean of |predicted − actual| / actual of first tokens, from placement on; none if nothing was
