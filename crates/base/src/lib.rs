@@ -1,6 +1,7 @@
 //! Types that every crate shares. No dependencies, no clock and no random source: time and randomness are
 //! parameters, so the same code makes the same decisions in production and in the simulator.
 
+pub mod chunk_reuse;
 pub mod hash;
 pub mod id;
 pub mod kv;
@@ -13,6 +14,7 @@ pub mod spin;
 pub mod time;
 pub mod tokens;
 
+pub use chunk_reuse::ChunkReuse;
 pub use id::{ClassId, RequestId, TenantId, WorkerId};
 pub use kv::{KvEvent, StoredBlocks, Tier};
 pub use load::{AdapterSlot, EngineLoad, FreshLoad, Knee, KvRoom};

@@ -5,6 +5,8 @@ mod adopt;
 mod adopted;
 mod believed;
 mod budget;
+mod chunk_holdings;
+pub mod chunks;
 mod coverage;
 pub mod feed;
 mod heads;
@@ -24,6 +26,8 @@ mod table;
 mod worker;
 
 pub use budget::BUDGET_MIN;
+pub use chunk_holdings::{ChunkHoldings, ReusedUnits};
+pub use chunks::Chunk;
 pub use holdings::{Holding, Holdings};
 pub use index::{Index, IndexSettings};
 pub use predicted::{FADE, PENDING_MAX, PredictedBlocks};
