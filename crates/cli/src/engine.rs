@@ -8,6 +8,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context as _, bail};
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
+use maitre_base::chunk_reuse::{CHUNK_REUSE_FORM, ChunkReuse};
 use maitre_sim::events;
 use maitre_sim::http::{Host, HostConfig};
 use maitre_sim::profile::{self, Profile};
@@ -56,6 +57,14 @@ pub fn command() -> Command {
             .value_name("NAME")
             .action(ArgAction::Append)
             .help("A LoRA adapter's name; may be repeated"),
+        Arg::new("chunks")
+            .long("chunks")
+            .value_name("PART")
+            .value_parser(parse_chunks)
+            .help(
+                "Reuse KV at any position as LMCache's blending does: prompts are cut at \" # # \", and this part of a \
+                 reused document is computed again, such as 0.15",
+            ),
         port("events", "Port of the first engine's KV events; the others take the ports after it"),
         port("events-replay", "Port of the first engine's replay of KV events").requires("events"),
         port(
@@ -184,9 +193,14 @@ fn settings(matches: &ArgMatches) -> anyhow::Result<HostConfig> {
     let mut settings = HostConfig::new(profile);
     settings.speedup = *matches.get_one("speedup").context("speedup")?;
     settings.model.clone_from(matches.get_one::<String>("model").context("model")?);
+    settings.engine.chunks = matches.get_one("chunks").copied();
     settings.transfer = transfer::read(matches, &profile)?;
     settings.adapters = matches.get_many::<String>("lora").unwrap_or_default().cloned().collect();
     Ok(settings)
+}
+
+fn parse_chunks(text: &str) -> Result<ChunkReuse, String> {
+    text.parse().map_err(|()| format!("write {CHUNK_REUSE_FORM}"))
 }
 
 /// A speed factor that the clock supports.

@@ -105,7 +105,8 @@ static MAIN: &[Knob] = &[
          ?events=PORT&replay=PORT&ranks=N says where the worker publishes KV events (events=off for \
          nowhere) and how many data-parallel ranks it has; ?role=prefill or decode, which part of requests it does; \
          ?pull=PORT, where other workers may pull its KV cache; \
-         ?store=NAME, which store of KV cache it shares.",
+         ?store=NAME, which store of KV cache it shares; \
+         ?chunks=PART, that it reuses KV at any position and computes this part again.",
     )
     .common()
     .with_flag("worker"),

@@ -237,6 +237,7 @@ impl Fleet {
             tokens.push(self.rng.next_u64() as u32);
         }
         PromptChain {
+            chunks: None,
             unit: Unit::Tokens,
             units: tokens.len() as u64,
             block: BLOCK as u32,

@@ -222,6 +222,7 @@ impl Brain {
             }
             Event::WorkerPulls { worker, pulls } => self.parts.fleet.set_pulls(worker, pulls),
             Event::WorkerStore { worker, store } => self.parts.cache.set_store(worker, store),
+            Event::WorkerReusesChunks { worker, reuse } => self.parts.cache.reuse_chunks(worker, reuse),
             Event::WorkerDrained { worker, draining } => {
                 self.parts.fleet.drain(worker, draining);
                 self.parts.scheduler.fleet_changed = true;
@@ -289,6 +290,7 @@ impl Brain {
             | Event::WorkerWeighed { .. }
             | Event::WorkerPulls { .. }
             | Event::WorkerStore { .. }
+            | Event::WorkerReusesChunks { .. }
             | Event::ResponseBegun { .. }
             | Event::Streamed { .. }
             | Event::CacheChanged { .. }

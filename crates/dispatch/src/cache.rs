@@ -4,19 +4,24 @@
 //! chain at the greatest common divisor of those sizes; a worker with blocks n times as large uses every n-th link of it.
 //! Where only bytes are known, all workers have blocks of `BLOCK_WORDS` words of four bytes, and the cached part of the words
 //! counts as the same part of the prompt's estimated tokens.
+//!
+//! For workers whose engines reuse KV at any position, a prompt is also known by its chunks. What the prefix does not cover
+//! and chunks do counts as held, at the engine's discount.
 
+mod held;
 pub mod index;
 mod prediction;
 pub mod stores;
 
 use std::sync::Arc;
 
-use maitre_base::{Instant, StoredBlocks, Tier, Tokens, WorkerId};
+use maitre_base::{ChunkReuse, Instant, StoredBlocks, Tier, Tokens, WorkerId};
 use maitre_fleet::WorkerSnapshot;
 use maitre_index::feed::Trust;
 use maitre_index::prefix::{TEXT_BLOCK_BYTES, Unit};
-use maitre_index::{CacheSource, Holding, Index, IndexSettings, Numbers, PrefixHash};
+use maitre_index::{CacheSource, Holding, Index, IndexSettings, Numbers, PrefixHash, PromptChunk};
 
+pub(crate) use held::Held;
 pub use index::{CacheIndex, Found};
 use index::{WorkerCache, Write};
 pub(crate) use prediction::Prediction;
@@ -40,14 +45,8 @@ pub struct PromptChain {
     /// Units in a block of the chain.
     pub block: u32,
     pub chain: Arc<[PrefixHash]>,
-}
-
-/// What one worker holds of the prompt at hand.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Held {
-    pub tokens: Tokens,
-    /// The tokens after those that are held in slower memory.
-    pub below: Tokens,
+    /// The same prompt by content, where any worker reuses chunks.
+    pub chunks: Option<Arc<[PromptChunk]>>,
 }
 
 /// How much of a prompt, which has so many tokens, do these workers hold?
@@ -62,9 +61,17 @@ pub(crate) struct CacheQuery<'a> {
 #[derive(Clone, Debug)]
 struct Known {
     trust: Trust,
+    /// How its engine reuses KV at any position; none if it reuses prefixes only.
+    reuse: Option<ChunkReuse>,
     cache: Arc<WorkerCache>,
     /// The store that it shares with others.
     store: Option<StoreId>,
+}
+
+impl Known {
+    fn new(cache: Arc<WorkerCache>) -> Known {
+        Known { trust: Trust::None, reuse: None, cache, store: None }
+    }
 }
 
 #[derive(Debug)]
@@ -74,6 +81,8 @@ pub struct Cache {
     known: Vec<Known>,
     /// How many of them report their caches.
     reporting: usize,
+    /// How many of them reuse chunks.
+    reusing: usize,
     /// What the last look-up found.
     found: Found,
     has_stores: bool,
@@ -82,7 +91,14 @@ pub struct Cache {
 impl Cache {
     pub(crate) fn new(settings: IndexSettings) -> Cache {
         let index = Arc::new(CacheIndex::new(settings));
-        Cache { index, known: Vec::new(), reporting: 0, found: Found::default(), has_stores: false }
+        Cache {
+            index,
+            known: Vec::new(),
+            reporting: 0,
+            reusing: 0,
+            found: Found::default(),
+            has_stores: false,
+        }
     }
 
     pub(crate) fn index(&self) -> &Arc<CacheIndex> {
@@ -99,9 +115,9 @@ impl Cache {
         self.found.forget();
     }
 
-    /// Memory of both indexes.
+    /// Memory of all indexes.
     pub fn bytes(&self) -> usize {
-        self.index.read(|it| it.tokens.bytes() + it.words.bytes())
+        self.index.read(|it| it.tokens.bytes() + it.words.bytes() + it.chunks.bytes())
     }
 
     pub fn trust(&self, worker: WorkerId) -> Trust {
@@ -129,15 +145,35 @@ impl Cache {
 
     pub(crate) fn join(&mut self, worker: WorkerId) {
         let places = self.known.len().max(worker.index() + 1);
-        self.known.resize_with(places, || Known { trust: Trust::None, cache: Arc::default(), store: None });
+        self.known.resize_with(places, || Known::new(Arc::default()));
         // The id may be reused.
-        let cache = self.index.indexes().join(worker);
-        self.known[worker.index()] = Known { trust: Trust::None, cache, store: None };
+        self.known[worker.index()] = Known::new(self.index.indexes().join(worker));
+        self.count_reusing();
+    }
+
+    /// The worker's engine reuses KV at any position.
+    pub(crate) fn reuse_chunks(&mut self, worker: WorkerId, reuse: ChunkReuse) {
+        let Some(known) = self.known.get_mut(worker.index()) else { return };
+        known.reuse = Some(reuse);
+        self.index.indexes().chunks.join(worker);
+        self.count_reusing();
+    }
+
+    pub(crate) fn anyone_reuses_chunks(&self) -> bool {
+        self.reusing > 0
+    }
+
+    fn count_reusing(&mut self) {
+        self.reusing = self.known.iter().filter(|it| it.reuse.is_some()).count();
     }
 
     pub(crate) fn leave(&mut self, worker: WorkerId) {
         self.trust_changed(worker, Trust::None);
         self.set_store(worker, None);
+        if let Some(known) = self.known.get_mut(worker.index()) {
+            known.reuse = None;
+        }
+        self.count_reusing();
         self.index.indexes().leave(worker);
     }
 
@@ -153,6 +189,7 @@ impl Cache {
             let blocks = |size: u32| u32::try_from(capacity.0 / u64::from(size)).unwrap_or(u32::MAX);
             indexes.tokens.set_capacity(worker, blocks(block));
             indexes.words.set_capacity(worker, blocks(BLOCK_WORDS));
+            indexes.chunks.set_capacity(worker, capacity.0);
         }
         indexes.count(worker);
     }
@@ -192,7 +229,7 @@ impl Cache {
     pub(crate) fn clear(&mut self, worker: WorkerId) {
         let mut indexes = self.index.indexes();
         indexes.tokens.clear(worker);
-        indexes.words.clear(worker);
+        indexes.clear_sent(worker);
         indexes.count(worker);
     }
 
@@ -214,7 +251,7 @@ impl Cache {
             Trust::Suspect => indexes.tokens.clear_predicted(worker),
             Trust::Cold | Trust::Fresh => return,
         }
-        indexes.words.clear(worker);
+        indexes.clear_sent(worker);
         indexes.count(worker);
     }
 
@@ -249,7 +286,14 @@ impl Cache {
         held.extend(snapshots.iter().map(|snapshot| {
             let known = self.known.get(snapshot.worker.index());
             let size = known.map_or(BLOCK_TOKENS, |it| it.cache.block_in(prompt.unit));
-            in_tokens(prompt, prompt_tokens, size, self.found.of(snapshot.worker, size))
+            let held = in_tokens(prompt, prompt_tokens, size, self.found.of(snapshot.worker, size));
+            match known.and_then(|it| it.reuse) {
+                None => held,
+                Some(reuse) => {
+                    let units = self.found.reused.of(snapshot.worker);
+                    held.with_chunks(prompt, prompt_tokens, (units, reuse))
+                }
+            }
         }));
     }
 
@@ -355,14 +399,14 @@ fn grain(block: u32) -> u32 {
 fn in_tokens(prompt: &PromptChain, prompt_tokens: Tokens, size: u32, holding: Holding) -> Held {
     if prompt.unit == Unit::Words {
         // No engine reports words, so none are known to be in slower memory.
-        return Held { tokens: of_words(prompt, prompt_tokens, holding.blocks), below: Tokens::ZERO };
+        return Held { tokens: of_words(prompt, prompt_tokens, holding.blocks), ..Held::default() };
     }
     // Engines compute at least one token, and whole blocks: a fully cached prompt loses its last block.
     let most = u32::try_from(prompt.units.saturating_sub(1) / u64::from(size)).unwrap_or(u32::MAX);
     let blocks = holding.blocks.min(most);
     let below = holding.lower.min(most - blocks);
     let tokens = |blocks: u32| Tokens(u64::from(blocks) * u64::from(size));
-    Held { tokens: tokens(blocks), below: tokens(below) }
+    Held { tokens: tokens(blocks), below: tokens(below), ..Held::default() }
 }
 
 /// The tokens in this many leading blocks of the prompt's own size.

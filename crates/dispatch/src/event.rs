@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use maitre_base::{ClassId, EngineLoad, Instant, KvEvent, RequestId, Role, TenantId, Tokens, WorkerId};
+use maitre_base::{
+    ChunkReuse, ClassId, EngineLoad, Instant, KvEvent, RequestId, Role, TenantId, Tokens, WorkerId,
+};
 use maitre_fleet::estimate::{Counted, Decodes, Size};
 use maitre_fleet::{Card, Evidence, HealthChange};
 use maitre_index::feed::Trust;
@@ -36,6 +38,11 @@ pub enum Event<'a> {
     WorkerStore {
         worker: WorkerId,
         store: Option<StoreId>,
+    },
+    /// Its engine reuses KV at any position.
+    WorkerReusesChunks {
+        worker: WorkerId,
+        reuse: ChunkReuse,
     },
     WorkerDrained {
         worker: WorkerId,

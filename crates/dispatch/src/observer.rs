@@ -274,7 +274,7 @@ impl Observer {
         decision.attempt = query.ask.attempt;
         decision.waited = placed.waited;
         decision.ask = *query.ask;
-        decision.held = query.prompt.map(|_| chosen.held);
+        decision.held = query.prompt.map(|_| chosen.cached());
         decision.predicted = Some(foreseen.seconds);
         decision.prefill = placed.prefill;
         decision.candidates_total = placed.view.survey.snapshots.len() as u32;
@@ -336,7 +336,9 @@ fn publish(dirty: &mut DirtySet, fact: Fact<'_>) {
         Fact::HealthChanged { worker } => dirty.assess(worker),
         Fact::WorkerLeft { key, .. } => dirty.leave(key),
         Fact::SessionPinned { model, session, worker } => dirty.pin(model, session, worker),
-        Fact::PromptPlaced { worker, prompt } => dirty.place(worker, prompt.clone()),
+        Fact::PromptPlaced { worker, prompt } => {
+            dirty.place(worker, PromptChain { chunks: None, ..prompt.clone() })
+        }
         Fact::Spent { model, tenant, tokens } => dirty.spend(model, tenant, tokens),
         Fact::Unspent { model, tenant, tokens } => dirty.unspend(model, tenant, tokens),
     }

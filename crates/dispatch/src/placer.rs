@@ -313,12 +313,12 @@ impl Placer {
                 let place = own.and_then(|(worker, _)| snapshots.iter().position(|it| it.worker == worker));
                 if let (Some((worker, predicted)), Some(place)) = (own, place) {
                     let most = world.cache.held_without(worker, predicted, prompt, query.ask.prefill);
-                    held[place].tokens = held[place].tokens.min(most);
+                    held[place].limit_prefix(most);
                 }
                 if world.fleet.has_pulls() || world.cache.has_stores() {
                     for (snapshot, held) in snapshots.iter().zip(held.iter_mut()) {
-                        let tokens = (query.ask.prefill, held.tokens);
-                        held.tokens = self.unfinished.usable(snapshot.worker, prompt, tokens);
+                        let tokens = (query.ask.prefill, held.prefix());
+                        held.limit_prefix(self.unfinished.usable(snapshot.worker, prompt, tokens));
                     }
                 }
             }
@@ -384,7 +384,7 @@ impl Placer {
         cache.peek(CacheQuery { prompt, tokens: query.ask.prefill, snapshots }, held);
         for (candidate, &place) in candidates.iter_mut().zip(&*shown) {
             let it = held.get(place).copied().unwrap_or_default();
-            (candidate.held, candidate.held_below) = (it.tokens, it.below);
+            (candidate.held, candidate.held_below, candidate.chunks) = (it.tokens, it.below, it.chunks);
         }
     }
 

@@ -8,12 +8,17 @@
 use maitre_base::WorkerId;
 use maitre_base::hash::NumberMap;
 
-use crate::chunks::Chunk;
+use crate::chunks::PromptChunk;
 
 /// Bytes of an entry, with its part of the map.
 const ENTRY_BYTES: usize = 64;
 /// Assumed until the engine reports the size of its cache: as for prefixes.
 const CAPACITY_DEFAULT: u64 = 131_072;
+
+/// So many units between two held chunks count as held: there two documents meet, and the chunks in between are of this
+/// prompt alone. A border spans one to three chunks, of 48 tokens on average. Of four documents of 500 tokens in another
+/// order, 94 % is found with it and 80 % without.
+const BRIDGED_MAX: u64 = 192;
 
 /// No entry.
 const NONE: u32 = u32::MAX;
@@ -63,10 +68,8 @@ pub struct ReusedUnits {
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Reuse {
-    /// Where its prefix ends.
-    prefix: u64,
-    /// How many leading chunks are accounted for: within the prefix, or up to the last one that is held.
-    seen: usize,
+    /// Where its prefix ends, or the last chunk that it holds.
+    end: u64,
     units: u64,
 }
 
@@ -93,9 +96,9 @@ impl ChunkHoldings {
         }
     }
 
-    /// Whether any worker reuses chunks.
-    pub fn is_used(&self) -> bool {
-        self.stores.iter().any(Option::is_some)
+    /// Whether this worker reuses chunks.
+    pub fn has(&self, worker: WorkerId) -> bool {
+        self.store(worker).is_some()
     }
 
     /// Entries of all workers.
@@ -146,7 +149,7 @@ impl ChunkHoldings {
     }
 
     /// The worker has prefilled these: they are the most recently used ones.
-    pub fn hold(&mut self, worker: WorkerId, chunks: &[Chunk]) {
+    pub fn hold(&mut self, worker: WorkerId, chunks: &[PromptChunk]) {
         if self.store(worker).is_none() {
             return;
         }
@@ -166,32 +169,25 @@ impl ChunkHoldings {
     }
 
     /// How much of the prompt each worker could reuse after its prefix, which ends where `prefix` says.
-    ///
-    /// A chunk that is not held, between two that are, is where two documents meet: it counts as held, since both of
-    /// them are. So does the one in which the prefix ends.
-    pub fn reused(&self, chunks: &[Chunk], prefix: impl Fn(WorkerId) -> u64, into: &mut ReusedUnits) {
+    pub fn reused(&self, chunks: &[PromptChunk], prefix: impl Fn(WorkerId) -> u64, into: &mut ReusedUnits) {
+        let end =
+            |(index, store): (usize, &Option<Store>)| store.map_or(0, |_| prefix(WorkerId(index as u32)));
         into.workers.clear();
-        into.workers.extend(self.stores.iter().enumerate().map(|(index, store)| match store {
-            None => Reuse::default(),
-            Some(_) => {
-                let prefix = prefix(WorkerId(index as u32));
-                let seen = chunks.partition_point(|it| u64::from(it.end) <= prefix);
-                Reuse { prefix, seen, units: 0 }
-            }
-        }));
-        for (number, chunk) in chunks.iter().enumerate() {
+        into.workers.extend(self.stores.iter().enumerate().map(|it| Reuse { end: end(it), units: 0 }));
+        let mut begin = 0;
+        for chunk in chunks {
+            let end = u64::from(chunk.end);
             let mut at = self.holders.get(&chunk.hash).copied().unwrap_or(NONE);
             while let Some(&Entry { worker, next_holder, .. }) = self.entries.get(at as usize) {
                 let reuse = &mut into.workers[worker.index()];
-                if number >= reuse.seen {
-                    let bridges = number == reuse.seen + 1 && (reuse.seen > 0 || reuse.prefix > 0);
-                    let first = if bridges { number - 1 } else { number };
-                    let begin = first.checked_sub(1).map_or(0, |it| u64::from(chunks[it].end));
-                    reuse.units += u64::from(chunk.end).saturating_sub(begin.max(reuse.prefix));
-                    reuse.seen = number + 1;
+                if end > reuse.end {
+                    let is_bridged = reuse.end > 0 && begin <= reuse.end + BRIDGED_MAX;
+                    reuse.units += end - if is_bridged { reuse.end } else { begin };
+                    reuse.end = end;
                 }
                 at = next_holder;
             }
+            begin = end;
         }
     }
 

@@ -27,7 +27,7 @@ mod worker;
 
 pub use budget::BUDGET_MIN;
 pub use chunk_holdings::{ChunkHoldings, ReusedUnits};
-pub use chunks::Chunk;
+pub use chunks::PromptChunk;
 pub use holdings::{Holding, Holdings};
 pub use index::{Index, IndexSettings};
 pub use predicted::{FADE, PENDING_MAX, PredictedBlocks};

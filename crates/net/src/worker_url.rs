@@ -7,6 +7,7 @@
 //! http://10.0.0.7:8000?events=off
 //! https://10.0.0.7:8443
 //! http://10.0.0.7:8000?role=prefill
+//! http://10.0.0.7:8000?chunks=0.15
 //! ```
 //!
 //! Settings, discovery, the admin API and the commands all read workers with this parser. A worker is known by its
@@ -16,6 +17,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use maitre_base::Role;
+use maitre_base::chunk_reuse::{CHUNK_REUSE_FORM, ChunkReuse};
 
 use crate::address::{Address, BadAddress, canonical_host};
 
@@ -38,6 +40,8 @@ pub struct WorkerOptions {
     pub pull: Option<ZmqEndpoint>,
     /// The name of the store of KV cache that it shares with others.
     pub store: Option<String>,
+    /// How the engine reuses KV at any position; none if it reuses prefixes only.
+    pub chunks: Option<ChunkReuse>,
 }
 
 /// Where a worker publishes its KV-cache events.
@@ -76,7 +80,7 @@ pub enum BadWorkerUrl {
 pub enum BadWorkerOption {
     #[error("{key} is {value:?}; write {form}")]
     Value { key: &'static str, value: String, form: &'static str },
-    #[error("no option is called {0:?}; known: events, replay, ranks and role")]
+    #[error("no option is called {0:?}; known: events, replay, ranks, role and chunks")]
     Unknown(String),
 }
 
@@ -89,6 +93,7 @@ impl Default for WorkerOptions {
             role: Role::Both,
             pull: None,
             store: None,
+            chunks: None,
         }
     }
 }
@@ -130,6 +135,7 @@ impl WorkerOptions {
                 let form = "a name of letters, digits, dots, dashes and underscores";
                 self.store = Some(is_name.then(|| value.to_owned()).ok_or_else(|| bad("store", form))?);
             }
+            "chunks" => self.chunks = Some(value.parse().map_err(|()| bad("chunks", CHUNK_REUSE_FORM))?),
             key => return Err(BadWorkerOption::Unknown(key.to_owned())),
         }
         Ok(())
@@ -147,7 +153,8 @@ impl WorkerOptions {
         let role = (self.role != Role::Both).then(|| ("role", self.role.to_string()));
         let pull = self.pull.as_ref().map(|it| ("pull", it.to_string()));
         let store = self.store.clone().map(|it| ("store", it));
-        [events, replay, ranks, role, pull, store].into_iter().flatten()
+        let chunks = self.chunks.map(|it| ("chunks", it.to_string()));
+        [events, replay, ranks, role, pull, store, chunks].into_iter().flatten()
     }
 }
 
@@ -244,6 +251,8 @@ mod tests {
         check("http://a:1?events=tcp://B:5557&ranks=4", Ok("http://a:1?events=tcp://b:5557&ranks=4"));
         check("http://a:1?events=tcp://[::1]:5557", Ok("http://a:1?events=tcp://[::1]:5557"));
         check("http://a:1?ranks=1", Ok("http://a:1"));
+        check("http://a:1?chunks=.15&role=decode", Ok("http://a:1?role=decode&chunks=0.15"));
+        check("http://a:1?chunks=0", Ok("http://a:1?chunks=0"));
     }
 
     #[test]
@@ -253,7 +262,12 @@ mod tests {
         check("http://a:1?events=0", Err("a port"));
         check("http://a:1?replay=off", Err("a port or tcp://host:port"));
         check("http://a:1?ranks=0", Err("from 1 to 1024"));
-        check("http://a:1?rank=3", Err("known: events, replay, ranks and role"));
+        check(
+            "http://a:1?chunks=1",
+            Err("chunks is \"1\"; write the part that is computed again, from 0 to 0.99"),
+        );
+        check("http://a:1?chunks", Err("such as 0.15"));
+        check("http://a:1?rank=3", Err("known: events, replay, ranks, role and chunks"));
         check("ftp://a", Err("use http or https"));
     }
 }

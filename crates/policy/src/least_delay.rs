@@ -191,7 +191,8 @@ fn compute(ask: &Ask, candidate: &Candidate) -> Computed {
     let Fetch { tokens, seconds: fetch, .. } = candidate.fetch;
     let computed = uncached.saturating_sub(tokens.0);
     let seconds = candidate.pace.prefill_token * (computed as f64 + LOAD * below as f64);
-    Computed { tokens: Tokens(uncached + below), seconds, fetch }
+    // Reused chunks take new blocks as well.
+    Computed { tokens: Tokens(uncached + below) + candidate.chunks.saved, seconds, fetch }
 }
 
 /// The wait for the adapter, given the time of an answer.
@@ -250,6 +251,19 @@ mod tests {
 
     fn ask() -> Ask {
         Ask { prefill: Tokens(1_000), decode: Tokens(10), ..Ask::default() }
+    }
+
+    #[test]
+    fn reused_chunks_save_time_and_no_memory() {
+        let ask = Ask { prefill: Tokens(1_000), decode: Tokens(10), ..Ask::default() };
+        let mut candidates = fleet(&[(0, 0), (0, 0)]);
+        let chunks = crate::ReusedChunks { tokens: Tokens(800), saved: Tokens(680) };
+        candidates.iter_mut().for_each(|it| it.held = Tokens(680));
+        candidates[1].chunks = chunks;
+        let [prefix, chunks] = [0, 1].map(|it| compute(&ask, &candidates[it]));
+        assert_eq!((prefix.tokens, chunks.tokens), (Tokens(320), Tokens(1_000)));
+        assert_eq!(prefix.seconds, chunks.seconds);
+        assert_eq!((candidates[1].prefix(), candidates[1].cached()), (Tokens(0), Tokens(800)));
     }
 
     #[test]

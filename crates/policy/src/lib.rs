@@ -63,6 +63,8 @@ pub struct Candidate {
     pub held_below: Tokens,
     /// What it fetches of the prompt, after those, if it gets the request.
     pub fetch: Fetch,
+    /// Tokens that its engine reuses after its cached prefix. What it saves by them is part of `held`.
+    pub chunks: ReusedChunks,
     /// Everything it has cached.
     pub holds: Tokens,
     /// Leading tokens of this prompt that no other worker was sent since this one was, whether or not its cache still has
@@ -89,6 +91,14 @@ pub struct Fetch {
     pub from: Option<WorkerId>,
 }
 
+/// What an engine reuses of a prompt wherever it stood before.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ReusedChunks {
+    pub tokens: Tokens,
+    /// Those that it does not compute again.
+    pub saved: Tokens,
+}
+
 /// How fast a worker is, in seconds: learned, or the expectation for an unknown worker.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Pace {
@@ -105,6 +115,16 @@ impl Candidate {
     /// Promised tokens, scaled up for a worker that is still warming up.
     fn work(&self) -> f64 {
         (self.promised.prefill + self.promised.decode).0 as f64 / self.share
+    }
+
+    /// Leading tokens that it has cached, without what it reuses elsewhere in the prompt.
+    pub fn prefix(&self) -> Tokens {
+        self.held - self.chunks.saved
+    }
+
+    /// Tokens that its engine will report as cached.
+    pub fn cached(&self) -> Tokens {
+        self.prefix() + self.chunks.tokens
     }
 
     /// Prompt tokens to compute. Never below zero: the index may know more than this prompt has (a longer

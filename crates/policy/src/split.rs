@@ -66,7 +66,8 @@ pub fn decode_price(ask: &Ask, candidate: &Candidate, handover: Handover) -> f64
 
 /// The tokens whose KV cache the worker lacks.
 pub fn lacks(ask: &Ask, candidate: &Candidate) -> Tokens {
-    ask.prefill - candidate.held
+    // What an engine reuses by chunks is no KV cache of this prompt.
+    ask.prefill - candidate.prefix()
 }
 
 #[cfg(test)]
@@ -100,6 +101,15 @@ mod tests {
     fn a_short_or_cached_prompt_stays() {
         check(100, (4, 0, 0), false);
         check(16_000, (40, 0, 15_900), false);
+    }
+
+    #[test]
+    fn reused_chunks_are_no_kv_cache_of_the_prompt() {
+        let ask = Ask { prefill: Tokens(1_000), ..Ask::default() };
+        let mut worker = fleet(&[(0, 0)])[0];
+        worker.held = Tokens(780);
+        worker.chunks = crate::ReusedChunks { tokens: Tokens(800), saved: Tokens(680) };
+        assert_eq!(lacks(&ask, &worker), Tokens(900));
     }
 
     #[test]

@@ -282,6 +282,7 @@ pub(crate) mod tests {
             held: Tokens::ZERO,
             held_below: Tokens::ZERO,
             fetch: Fetch::default(),
+            chunks: crate::ReusedChunks::default(),
             holds: Tokens::ZERO,
             sent: Tokens::ZERO,
             in_use: Tokens::ZERO,

@@ -195,6 +195,10 @@ impl SharedBrain {
             for event in [role, pulls, store] {
                 SCRATCH.with_borrow_mut(|it| locked.on(self.now(), event, it));
             }
+            if let Some(reuse) = link.chunks {
+                let chunks = Event::WorkerReusesChunks { worker: id, reuse };
+                SCRATCH.with_borrow_mut(|it| locked.on(self.now(), chunks, it));
+            }
             link
         });
         drop(links);

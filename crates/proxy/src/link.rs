@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use bytes::Bytes;
 use http::HeaderValue;
-use maitre_base::{Instant, Role, WorkerId};
+use maitre_base::{ChunkReuse, Instant, Role, WorkerId};
 use maitre_dialect::engine::EngineKind;
 use maitre_dialect::route::Route;
 use maitre_net::address::Address;
@@ -31,6 +31,7 @@ pub(crate) struct Link {
     pub(crate) pull: Option<(String, u16)>,
     /// The store of KV cache that it shares with others.
     pub(crate) store: Option<String>,
+    pub(crate) chunks: Option<ChunkReuse>,
     pub(crate) events: EventSource,
     pub(crate) replay: Option<ZmqEndpoint>,
     /// The name in logs and metrics.
@@ -125,6 +126,7 @@ impl Link {
                 (host.to_owned(), it.port.saturating_add(rank.unwrap_or(0).try_into().unwrap_or(u16::MAX)))
             }),
             store: worker.options.store.clone(),
+            chunks: worker.options.chunks,
             events: worker.options.events.clone(),
             replay: worker.options.replay.clone(),
             url,

@@ -21,6 +21,7 @@ use maitre_dialect::openai;
 use maitre_dialect::route::Route;
 use maitre_dispatch::{BLOCK_WORDS, PromptChain, PromptReader, ReadPlan};
 use maitre_fleet::estimate::Size;
+use maitre_index::chunks::{self, TextChunks};
 use maitre_index::prefix::{self, PrefixHash, Root, TEXT_BLOCK_BYTES, Unit};
 
 pub(crate) use engine::EngineTokenizers;
@@ -92,6 +93,8 @@ struct HashPlan {
     block: u32,
     /// Whether there are KV events to match.
     reported: bool,
+    /// Whether any worker reuses chunks.
+    chunks: bool,
 }
 
 impl HashPlan {
@@ -104,6 +107,7 @@ impl HashPlan {
             model: plan.model.unwrap_or_default(),
             block: plan.block,
             reported: plan.reported,
+            chunks: plan.chunks,
         }
     }
 
@@ -115,20 +119,30 @@ impl HashPlan {
         let mut chain = Vec::new();
         let block = self.block as usize;
         let exact = ids.exact.min(BLOCKS_MAX * block);
-        prefix::chain(self.root(Unit::Tokens), &ids.tokens[..exact], block, &mut chain);
+        let (root, tokens) = (self.root(Unit::Tokens), &ids.tokens[..exact]);
+        prefix::chain(root, tokens, block, &mut chain);
         PromptChain {
             unit: Unit::Tokens,
             units: ids.tokens.len() as u64,
             block: self.block,
             chain: chain.into(),
+            chunks: self.chunks.then(|| chunks::cut(root, tokens).into()),
         }
     }
 
     fn hash_text(&self, prompt: &openai::Prompt<'_>) -> PromptChain {
-        let mut text = TextHasher::new(self.root(Unit::Words));
-        prompt.text(|bytes| text.feed(bytes));
+        let root = self.root(Unit::Words);
+        let mut text = TextHasher::new(root);
+        let mut chunks = self.chunks.then(|| TextChunks::new(root));
+        prompt.text(|bytes| {
+            text.feed(bytes);
+            if let Some(chunks) = &mut chunks {
+                chunks.feed(bytes);
+            }
+        });
         let (units, chain) = (text.bytes / 4, text.chain);
-        PromptChain { unit: Unit::Words, units, block: BLOCK_WORDS, chain: chain.into() }
+        let chunks = chunks.map(|it| it.end().into());
+        PromptChain { unit: Unit::Words, units, block: BLOCK_WORDS, chain: chain.into(), chunks }
     }
 }
 

@@ -320,6 +320,10 @@ fn report(study: &Study, runs: &[Run]) -> Value {
         "kv_store_tokens": study.store.map(|it| it.tokens),
         "knowledge": knowledge_word(study.knowledge),
         "queue": queue_word(study),
+        "chunks": study.chunks.engines.map(|it| json!({
+            "recomputed": it.recomputed(),
+            "known": !study.chunks.is_hidden,
+        })),
         "routers": study.routers,
         "sync": study.sync.map(|it| json!({
             "via": if it.via == Via::Redis { "redis" } else { "mesh" },
@@ -458,6 +462,9 @@ mod tests {
             ("2", &["--kv-store", "much"], "write tokens, such as 4000000"),
             ("2", &["--kv-store", "3"], "--kv-store: 0 blocks"),
             ("2", &["--kv-store-bandwidth", "3"], "--kv-store"),
+            ("2", &["--chunks", "15%"], "write the part that is computed again"),
+            ("2", &["--chunks-hidden"], "--chunks <PART>"),
+            ("2", &["--chunks", "0.15", "--strategy", "oracle"], "--strategy oracle: it knows no chunks"),
         ] {
             let error = rules(workers, args).unwrap_err().to_string();
             assert!(error.contains(expected), "{workers} {args:?}: {error}");

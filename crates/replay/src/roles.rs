@@ -66,10 +66,13 @@ pub(super) fn read(matches: &ArgMatches, study: &mut Study) -> anyhow::Result<Ve
     Ok(if rules.is_empty() { vec![study.config.settings.brain.split] } else { rules })
 }
 
-/// The bounds place whole requests.
+/// The bounds place whole requests, by the prefixes that engines hold.
 pub(super) fn check(study: &Study, choices: &[StrategyChoice]) -> anyhow::Result<()> {
     let bound = choices.iter().find(|it| !matches!(it, StrategyChoice::Strategy(_)));
     match bound {
+        Some(bound) if study.chunks.engines.is_some() => {
+            anyhow::bail!("--strategy {bound}: it knows no chunks; leave it out, or --chunks")
+        }
         Some(bound) if study.has_prefill_workers() => {
             anyhow::bail!("--strategy {bound}: it knows no roles; leave it out, or the prefill workers")
         }

@@ -9,11 +9,12 @@ use std::time::Duration;
 use anyhow::Context as _;
 use clap::{Arg, ArgAction, ArgMatches, value_parser};
 use maitre_base::Role;
+use maitre_base::chunk_reuse::{CHUNK_REUSE_FORM, ChunkReuse};
 use maitre_policy::Name;
 use maitre_policy::split::SplitRule;
 use maitre_sim::lab::{
-    self, Decider, Knowledge, LabConfig, LinkChange, PreparedTrace, PullingWorkers, RunObserver, RunOutcome,
-    Script, StoreConfig, Sync, Via, script,
+    self, ChunkKnowledge, Decider, Knowledge, LabConfig, LinkChange, PreparedTrace, PullingWorkers,
+    RunObserver, RunOutcome, Script, StoreConfig, Sync, Via, script,
 };
 use maitre_sim::profile::Profile;
 use maitre_sim::report::{CacheKnowledge, Targets};
@@ -88,6 +89,7 @@ pub struct Study {
     pub link: LinkChange,
     pub pulls: PullingWorkers,
     pub store: Option<StoreConfig>,
+    pub chunks: ChunkKnowledge,
     pub block_tokens: u32,
     pub knowledge: Knowledge,
     pub event_delay: Duration,
@@ -115,6 +117,10 @@ fn duration(text: &str) -> Result<Duration, String> {
 fn parse_part(text: &str) -> Result<f64, String> {
     let part = text.parse().ok().filter(|it| (0.0..=1.0).contains(it));
     part.ok_or_else(|| "a number from 0 to 1, such as 0.1".to_owned())
+}
+
+fn parse_chunks(text: &str) -> Result<ChunkReuse, String> {
+    text.parse().map_err(|()| format!("write {CHUNK_REUSE_FORM}"))
 }
 
 /// A bare number is milliseconds.
@@ -198,6 +204,16 @@ fn fleet_args() -> Vec<Arg> {
             .value_name("N")
             .value_parser(value_parser!(u32).range(1..=1_024))
             .help("Tokens per KV block [default: a profile file's; else 16 to 128, the largest that the trace allows]"),
+        Arg::new("chunks")
+            .long("chunks")
+            .value_name("PART")
+            .value_parser(parse_chunks)
+            .help("Engines reuse the texts of a prompt at any position, and compute this part of them again, such as 0.15"),
+        Arg::new("chunks-hidden")
+            .long("chunks-hidden")
+            .action(ArgAction::SetTrue)
+            .requires("chunks")
+            .help("The router does not know of --chunks"),
         Arg::new("script")
             .long("script")
             .value_name("FILE")
@@ -298,6 +314,10 @@ impl Study {
             link: LinkChange::default(),
             pulls: PullingWorkers::None,
             store: None,
+            chunks: ChunkKnowledge {
+                engines: matches.get_one("chunks").copied(),
+                is_hidden: matches.get_flag("chunks-hidden"),
+            },
             block_tokens,
             knowledge: match matches.get_one::<String>("knowledge").map(String::as_str) {
                 Some("predicted") => Knowledge::Predicted,
@@ -390,6 +410,7 @@ impl Study {
             link: self.link,
             pulls: self.pulls.clone(),
             store: self.store,
+            chunks: self.chunks,
             ..LabConfig::new(self.fleet.clone(), brain)
         };
         lab::play(&settings, prepared, &mut Watch { watch: Stopwatch::start(), progress })

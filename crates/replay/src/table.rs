@@ -198,14 +198,24 @@ pub(super) fn title(study: &Study) -> String {
     let mut kinds: Vec<String> = study.fleet.iter().zip(&study.roles).map(kind).collect();
     kinds.dedup();
     format!(
-        "{}: {requests} requests in {seconds:.0} s; {} workers ({}, {} KV tokens{}); {} caches{routers}\n\n",
+        "{}: {requests} requests in {seconds:.0} s; {} workers ({}, {} KV tokens{}); {} caches{}{routers}\n\n",
         study.source,
         study.fleet.len(),
         kinds.join(", "),
         study.fleet.iter().map(Profile::kv_tokens).min().unwrap_or(0),
         sharing::words(study),
         knowledge_word(study.knowledge),
+        chunks(study),
     )
+}
+
+/// Whether engines reuse chunks.
+fn chunks(study: &Study) -> String {
+    match (study.chunks.engines, study.chunks.is_hidden) {
+        (None, _) => String::new(),
+        (Some(part), false) => format!(", chunks reused with {part} computed again"),
+        (Some(part), true) => format!(", chunks reused with {part} computed again, unknown to the router"),
+    }
 }
 
 /// How routers share state.

@@ -14,19 +14,22 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use maitre_base::Instant;
+use maitre_base::{ChunkReuse, Instant};
 use maitre_index::prefix::PrefixHash;
 
 use crate::histogram::{FIRST_TOKEN_SECONDS, Histogram, INTER_TOKEN_SECONDS};
-use crate::kv::{self, Change, Full, Pool, Root};
+use crate::kv::{Change, Full, Pool, Root};
 use crate::profile::{Profile, Work};
 use crate::store::SharedStore;
 use crate::text;
 
+mod contents;
 mod load;
+mod segments;
 mod sequence;
 pub mod transfer;
 
+use segments::SegmentStore;
 use sequence::{EngineStep, Sequence, SequenceState};
 use transfer::{FetchOrigin, Hold, HoldId, KvFetch, TransferCounters};
 
@@ -37,12 +40,14 @@ pub struct EngineConfig {
     pub changes_max: usize,
     /// Token `i` of the answer identified by `seed`.
     pub words: fn(seed: u64, index: u32) -> u32,
+    /// How KV is reused at any position; `None`: only prefixes are.
+    pub chunks: Option<ChunkReuse>,
 }
 
 impl EngineConfig {
     /// Answers in syllables, without cache changes.
     pub fn new(profile: Profile) -> EngineConfig {
-        EngineConfig { profile, changes_max: 0, words: text::answer_token }
+        EngineConfig { profile, changes_max: 0, words: text::answer_token, chunks: None }
     }
 }
 
@@ -76,6 +81,8 @@ pub struct KnownPrompt<'a> {
     pub names: &'a [PrefixHash],
     /// Tokens before the prompt that are cached elsewhere: they are read here, but take no room.
     pub elsewhere_tokens: u32,
+    /// Where its documents end, for an engine that reuses them; found by separators if empty.
+    pub segment_ends: &'a [u32],
 }
 
 /// What is left to do for one job.
@@ -182,6 +189,7 @@ pub struct Engine {
     receiving: usize,
     fetches: Vec<KvFetch>,
     holds: BTreeMap<HoldId, Hold>,
+    segments: Option<SegmentStore>,
     transfers: TransferCounters,
     /// Shared with other engines.
     store: Option<SharedStore>,
@@ -212,6 +220,7 @@ impl Engine {
             receiving: 0,
             fetches: Vec::new(),
             holds: BTreeMap::new(),
+            segments: config.chunks.map(|it| SegmentStore::new(it, profile.kv_tokens())),
             transfers: TransferCounters::default(),
             store: None,
             blocked: None,
@@ -227,7 +236,8 @@ impl Engine {
     /// for ever. A shared store is none of its own, and keeps what it has.
     pub fn restart(&mut self) {
         let changes_max = self.pool.changes_max();
-        let config = EngineConfig { profile: self.profile, changes_max, words: self.words };
+        let chunks = self.segments.as_ref().map(|it| it.reuse);
+        let config = EngineConfig { profile: self.profile, changes_max, words: self.words, chunks };
         let store = self.store.take();
         *self = Engine { next_serial: self.next_serial, store, ..Engine::new(config) };
     }
@@ -336,18 +346,6 @@ impl Engine {
         }
     }
 
-    /// All jobs but those whose KV is on its way, running ones first, each group in its order. Looks up every waiting job, which is too slow for the
-    /// normal path.
-    pub fn remaining(&self) -> impl Iterator<Item = RemainingWork> {
-        let hits = |it: &Sequence| it.hashes.iter().take_while(|&&it| self.pool.find(it).is_some()).count();
-        self.running.iter().chain(&self.received).chain(&self.waiting).map(move |&slot| {
-            let sequence = &self.sequences[slot as usize];
-            let is_waiting = sequence.state == SequenceState::Waiting;
-            let found = if is_waiting { hits(sequence) * self.profile.block_tokens as usize } else { 0 };
-            sequence.rest(found)
-        })
-    }
-
     /// Arrival to first token.
     pub fn first_token(&self) -> &Histogram {
         &self.first_token
@@ -359,23 +357,9 @@ impl Engine {
 
     /// Clears the cache unless a sequence holds blocks. Returns whether it did.
     pub fn clear_cache(&mut self) -> bool {
-        self.pool.clear()
-    }
-
-    /// Every cached block by its name, with the number of copies.
-    pub fn resident(&self) -> BTreeMap<u64, u32> {
-        self.pool.resident()
-    }
-
-    /// How many leading blocks of these tokens are cached. A job hits at most that many, and never its whole prompt.
-    pub fn holds(&self, tokens: &[u32], root: &Root) -> usize {
-        let names = kv::names(root, tokens, self.profile.block_tokens as usize);
-        names.take_while(|&it| self.pool.find(it).is_some()).count()
-    }
-
-    /// The same for blocks whose names are known.
-    pub fn holds_named(&self, names: &[PrefixHash]) -> u32 {
-        names.iter().take_while(|it| self.pool.find(it.0.max(1)).is_some()).count() as u32
+        let is_cleared = self.pool.clear();
+        self.segments.iter_mut().filter(|_| is_cleared).for_each(SegmentStore::clear);
+        is_cleared
     }
 
     /// Stored and removed blocks since the last call, and how many changes were dropped at the limit.
@@ -405,7 +389,8 @@ impl Engine {
         let slot = self.free_slots.pop().unwrap_or(self.sequences.len() as u32);
         let id = JobId { slot, serial: self.next_serial };
         self.next_serial += 1;
-        let sequence = Sequence::new(id, arrived, job, known, self.profile.block_tokens as usize);
+        let mut sequence = Sequence::new(id, arrived, job, known, self.profile.block_tokens as usize);
+        sequence.segments = self.segments_of(&sequence.job.root, &sequence.tokens, known.segment_ends);
         match self.sequences.get_mut(slot as usize) {
             Some(place) => *place = sequence,
             None => self.sequences.push(sequence),
@@ -420,6 +405,7 @@ impl Engine {
         sequence.state = SequenceState::Ended;
         sequence.tokens = Vec::new();
         sequence.hashes = Vec::new();
+        sequence.segments = Vec::new();
         self.free_slots.push(slot);
     }
 
@@ -464,6 +450,7 @@ impl Engine {
             if !self.sequences[slot as usize].preempted {
                 self.record_lookup(slot);
             }
+            self.reuse_segments(slot);
             self.run_sequence(slot, step);
         }
     }
@@ -580,6 +567,7 @@ impl Engine {
                 self.transfers.received_tokens += sequence.received_tokens as u64;
                 self.transfers.loaded_tokens += sequence.loaded_tokens as u64;
                 self.first_token.observe(since_last);
+                self.segments.iter_mut().for_each(|it| it.keep(&sequence.segments));
             }
             _ => self.inter_token.observe(since_last),
         }

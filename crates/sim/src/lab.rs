@@ -27,15 +27,14 @@ use std::time::Duration;
 use maitre_base::hash::NumberMap;
 use maitre_base::{Instant, RequestId, Role, TenantId, Tokens, WorkerId};
 use maitre_dispatch::cache::stores::StoreId;
-use maitre_dispatch::{Arrival, Brain, Effect, Event, Failure, Form, PromptChain, reports_progress};
+use maitre_dispatch::{Arrival, Brain, Effect, Event, Failure, Form, reports_progress};
 use maitre_fleet::estimate::{Counted, Decodes, Size};
 use maitre_fleet::{Card, Evidence};
 use maitre_index::feed::Trust;
-use maitre_index::prefix::Unit;
 
 pub use config::{
-    AnswerLimits, ClosedLoop, Decider, Knowledge, LabConfig, LinkChange, PullingWorkers, StoreConfig, Sync,
-    Via,
+    AnswerLimits, ChunkKnowledge, ClosedLoop, Decider, Knowledge, LabConfig, LinkChange, PullingWorkers,
+    StoreConfig, Sync, Via,
 };
 pub use outcome::{AnsweredRequest, LoadSample, RunOutcome, WorkerTotals};
 pub use prepared::{PreparedTrace, block_tokens};
@@ -393,7 +392,8 @@ impl Simulation<'_> {
         let number = self.workers.len();
         let profile = Profile { block_tokens: self.prepared.block_tokens, ..profile };
         let link = Link::new(self.config.link.of(&profile));
-        self.workers.push(SimWorker::new(profile, (role, link), self.has_events()));
+        let chunks = self.config.chunks;
+        self.workers.push(SimWorker::new(profile, (role, link), (self.has_events(), chunks.engines)));
         self.join_store(number);
         let worker = WorkerId(number as u32);
         let url = format!("http://sim:{number}");
@@ -407,6 +407,9 @@ impl Simulation<'_> {
         }
         if self.config.store.is_some() {
             self.dispatch_to_all(now, Event::WorkerStore { worker, store: Some(StoreId(0)) });
+        }
+        if let Some(reuse) = chunks.known() {
+            self.dispatch_to_all(now, Event::WorkerReusesChunks { worker, reuse });
         }
         self.dispatch_to_all(now, Event::Probed { worker, evidence: Evidence::ProbeAnswered });
         self.dispatch_to_all(now, Event::ModelsReported { worker, cards: &cards });
@@ -461,12 +464,7 @@ impl Simulation<'_> {
         let (asked, queue) = (&self.prepared.requests[number], &self.config.brain.queue);
         let looks = self.config.knowledge != Knowledge::None;
         let plan = self.routers[router].plan(Some(MODEL)).filter(|_| looks);
-        let prompt = plan.map(|_| PromptChain {
-            unit: Unit::Tokens,
-            units: asked.prompt_tokens(),
-            block: self.prepared.block_tokens,
-            chain: self.prepared.chains[number].clone(),
-        });
+        let prompt = plan.map(|plan| self.prepared.prompt(number, plan.chunks));
         let arrival = Arrival {
             request: RequestId(request),
             model: Some(MODEL),

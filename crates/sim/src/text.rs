@@ -18,6 +18,16 @@ pub const IMAGE_TOKENS: u32 = 64;
 
 const PADDING: u8 = 0xFF;
 
+/// What stands between documents, so that an engine can reuse their KV at any position: LMCache's `blend_special_str`.
+pub const SEPARATOR: &str = " # # ";
+
+/// Its tokens.
+pub fn separator() -> Vec<u32> {
+    let mut prompt = Prompt::default();
+    prompt.piece(SEPARATOR);
+    prompt.into_tokens()
+}
+
 /// A piece of a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MessagePart {
@@ -33,8 +43,17 @@ pub struct Prompt {
 }
 
 impl Prompt {
-    /// Adds one segment.
+    /// Adds one segment, which separators cut further: a text has the same tokens after any of them.
     pub fn text(&mut self, text: &str) {
+        let mut pieces = text.split(SEPARATOR);
+        pieces.next().into_iter().for_each(|it| self.piece(it));
+        for piece in pieces {
+            self.piece(SEPARATOR);
+            self.piece(piece);
+        }
+    }
+
+    fn piece(&mut self, text: &str) {
         let (whole, rest) = text.as_bytes().as_chunks::<TOKEN_BYTES>();
         self.tokens.extend(whole.iter().map(|bytes| u32::from_le_bytes(*bytes)));
         if !rest.is_empty() {

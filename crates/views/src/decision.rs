@@ -112,6 +112,10 @@ view! {
         cached_slow_tokens: u64,
         /// More of them, which it would fetch from another worker or from a store.
         fetched_tokens: u64,
+        /// Those of `cached_tokens` after the cached prefix, which its engine reuses as chunks.
+        chunk_tokens: u64,
+        /// The part of these that it computes again.
+        chunk_recomputed_tokens: u64,
         prefill_tokens: u64,
         decode_tokens: u64,
         requests: u32,

@@ -80,6 +80,7 @@ fn sentences(decision: &DecisionDetail) -> Vec<String> {
     sentences.extend(decision.prefill.as_ref().map(prefill));
     sentences.extend(decision.fetch.as_ref().map(fetch));
     sentences.push(request(it));
+    sentences.extend(decision.candidates.iter().find(|it| it.chosen).and_then(chunks));
     let expected = it.predicted_ttft_ms.map(millis);
     sentences.push(match (expected, it.actual_ttft_ms.map(millis)) {
         (Some(expected), Some(actual)) => format!("first token after {actual}; expected after {expected}"),
@@ -113,6 +114,16 @@ fn fetch(it: &FetchView) -> String {
         }
         None => format!("loads the KV cache of {tokens} tokens from its store, expected within {expected}"),
     }
+}
+
+/// What the worker reuses after its cached prefix.
+fn chunks(it: &CandidateView) -> Option<String> {
+    (it.chunk_tokens > 0).then(|| {
+        let (reused, again) = (it.chunk_tokens, it.chunk_recomputed_tokens);
+        format!(
+            "{reused} of the cached tokens are chunks from other places, of which it computes {again} again"
+        )
+    })
 }
 
 /// The request.
@@ -347,6 +358,16 @@ mod tests {
 
     fn text(value: Value, width: usize) -> String {
         lines(&serde_json::from_value(value).unwrap(), width).join("\n")
+    }
+
+    #[test]
+    fn reused_chunks_have_a_sentence() {
+        let mut decision = asked();
+        assert!(!text(decision.clone(), 100).contains("chunks"));
+        decision["candidates"][0]["chunk_tokens"] = json!(1_000);
+        decision["candidates"][0]["chunk_recomputed_tokens"] = json!(150);
+        let said = "1000 of the cached tokens are chunks from other places, of which it computes 150 again";
+        assert!(text(decision, 100).contains(said));
     }
 
     #[test]

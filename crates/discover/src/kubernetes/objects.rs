@@ -236,6 +236,7 @@ fn overrides<'a>(
         ("role", "role"),
         ("pull-port", "pull"),
         ("store", "store"),
+        ("chunks", "chunks"),
     ];
     for (key, option) in options {
         if let Some(value) = said(key) {

@@ -9,6 +9,7 @@ use maitre_fleet::fleet::AdapterUse;
 use maitre_policy::{Fetch, Why};
 
 use super::{Brain, Context, Parts};
+use crate::cache::Held;
 use crate::capacity::is_long;
 use crate::event::{Effect, Failure, Form, Placement, PullFrom, Refusal};
 use crate::observer::decision::AttemptOutcome;
@@ -251,7 +252,7 @@ impl Parts {
                 limit: (request.form == Form::Stream).then(|| self.pull_limit(&snapshot, &promise, fetch)),
             }),
             why: picked.pick.why,
-            held: held.map(|it| it.tokens),
+            held: held.map(Held::cached),
             attempt: request.ask.attempt,
             waited: request.waited,
             deadline: request.deadline.filter(|_| request.form == Form::Stream),

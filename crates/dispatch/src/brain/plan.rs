@@ -15,6 +15,8 @@ pub struct ReadPlan {
     pub block: u32,
     /// Whether any worker reports its cache: only then do the exact tokens matter.
     pub reported: bool,
+    /// Whether any worker reuses chunks: only then is the prompt cut into them.
+    pub chunks: bool,
     pub reader: PromptReader,
 }
 
@@ -54,6 +56,7 @@ impl Brain {
             adapter: adapter.cloned(),
             block: grain.copied().unwrap_or(BLOCK_TOKENS),
             reported: reader != PromptReader::Record && self.parts.cache.anyone_reports(),
+            chunks: reader != PromptReader::Record && self.parts.cache.anyone_reuses_chunks(),
             reader,
         })
     }

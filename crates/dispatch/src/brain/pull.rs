@@ -40,7 +40,7 @@ impl Parts {
     ) {
         let may_fetch = self.fleet.has_pulls() || self.cache.has_stores();
         if let (Some(prompt), true) = (&request.prompt, may_fetch) {
-            let held = held.unwrap_or_default().tokens;
+            let held = held.unwrap_or_default().prefix();
             self.placer.unfinished.begin((request.id, worker), prompt, (request.ask.prefill, held, coming));
         }
     }

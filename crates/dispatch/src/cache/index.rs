@@ -12,12 +12,18 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use maitre_base::spin::spin;
 use maitre_base::{Tokens, WorkerId};
 use maitre_index::prefix::Unit;
-use maitre_index::{Chain, Holding, Holdings, Index, IndexSettings, Numbers, PredictedBlocks, PrefixHash};
+use maitre_index::{
+    Chain, ChunkHoldings, Holding, Holdings, Index, IndexSettings, Numbers, PredictedBlocks, PrefixHash,
+    ReusedUnits,
+};
 use parking_lot::{Mutex, RwLock, RwLockWriteGuard};
 
 use super::prediction::{PromptEvent, found_blocks};
 use super::stores::{StoreId, Stores};
 use super::{BLOCK_TOKENS, BLOCK_WORDS, PromptChain};
+
+/// Chunks get a budget of their own, smaller by this: a chunk is three blocks long.
+const CHUNKS_PART: usize = 8;
 
 /// The index of one brain.
 #[derive(Debug)]
@@ -34,6 +40,8 @@ pub(super) struct Indexes {
     /// Prompts that were read as words. KV events never concern them, so fresh events must not remove them.
     pub(super) words: Index,
     pub(super) stores: Stores,
+    /// Only of workers whose engines reuse chunks.
+    pub(super) chunks: ChunkHoldings,
     /// By worker id.
     workers: Vec<Option<Arc<WorkerCache>>>,
     /// The block sizes that occur, each once.
@@ -103,6 +111,8 @@ pub struct Found {
     /// The same for stores, by their ids; empty while there are none.
     stores: Vec<(u32, Holdings)>,
     count: usize,
+    /// What workers reuse after their prefix.
+    pub(super) reused: ReusedUnits,
     links: Vec<PrefixHash>,
 }
 
@@ -138,6 +148,7 @@ impl CacheIndex {
             tokens: Index::new(tokens),
             words: Index::new(words),
             stores: Stores::new(settings),
+            chunks: ChunkHoldings::new(settings.budget_bytes / CHUNKS_PART),
             workers: Vec::new(),
             sizes: Vec::new(),
             links: Vec::new(),
@@ -200,6 +211,7 @@ impl Indexes {
         self.stores.set(worker, None);
         self.tokens.join(worker);
         self.words.join(worker);
+        self.chunks.leave(worker);
         self.count_sizes();
         cache
     }
@@ -208,10 +220,17 @@ impl Indexes {
         self.tokens.leave(worker);
         self.words.leave(worker);
         self.stores.set(worker, None);
+        self.chunks.leave(worker);
         if let Some(place) = self.workers.get_mut(worker.index()) {
             *place = None;
         }
         self.count_sizes();
+    }
+
+    /// The worker's cache is empty. Forgets what no engine reports.
+    pub(super) fn clear_sent(&mut self, worker: WorkerId) {
+        self.words.clear(worker);
+        self.chunks.clear(worker);
     }
 
     fn worker(&self, worker: WorkerId) -> Option<&WorkerCache> {
@@ -285,6 +304,24 @@ impl Indexes {
         if self.stores.index(prompt.unit).is_none() {
             found.stores.clear();
         }
+        self.find_chunks(prompt, found);
+    }
+
+    /// What workers could reuse of the prompt after the prefix that was found.
+    fn find_chunks(&self, prompt: &PromptChain, found: &mut Found) {
+        let mut reused = std::mem::take(&mut found.reused);
+        reused.clear();
+        if let Some(chunks) = &prompt.chunks {
+            self.chunks.reused(chunks, |it| self.prefix_end(prompt, found, it), &mut reused);
+        }
+        found.reused = reused;
+    }
+
+    /// Units of the prompt that the worker holds as a prefix, in memory of any kind.
+    fn prefix_end(&self, prompt: &PromptChain, found: &Found, worker: WorkerId) -> u64 {
+        let size = self.worker(worker).map_or(BLOCK_TOKENS, |it| it.block_in(prompt.unit));
+        let Holding { blocks, lower } = found.of(worker, size);
+        u64::from(blocks + lower) * u64::from(size)
     }
 
     /// How many blocks of the prompt, of what size, the worker holds without what only this prediction says.
@@ -303,6 +340,9 @@ impl Indexes {
     fn apply(&mut self, write: &Write) {
         let Write { worker, prompt, event } = write;
         let Some(size) = self.worker(*worker).map(|it| it.block_in(prompt.unit)) else { return };
+        if let (PromptEvent::Prefilled(..), Some(chunks)) = (event, &prompt.chunks) {
+            self.chunks.hold(*worker, chunks);
+        }
         let Some(chain) = chain(prompt, size, &mut self.links) else { return };
         let index = of(prompt.unit, &mut self.tokens, &mut self.words);
         match event {
@@ -324,6 +364,8 @@ impl Indexes {
             PromptEvent::Counted(prediction, part) => {
                 if let Some(predicted) = prediction.written() {
                     let found = found_blocks(prompt, size, predicted, *part);
+                    // More than the prefix may be chunks, which say nothing about the prefix.
+                    let found = if self.chunks.has(*worker) { found.min(predicted.from) } else { found };
                     index.correct(*worker, chain, predicted, found);
                 }
             }

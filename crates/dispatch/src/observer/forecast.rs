@@ -156,6 +156,7 @@ mod tests {
             held: Tokens::ZERO,
             held_below: Tokens::ZERO,
             fetch: maitre_policy::Fetch::default(),
+            chunks: maitre_policy::ReusedChunks::default(),
             holds: Tokens::ZERO,
             sent: Tokens::ZERO,
             in_use: Tokens::ZERO,

@@ -195,7 +195,7 @@ impl Entry {
     fn look(&mut self, now: Instant, candidates: &[Candidate]) {
         self.looked = Some(now);
         (self.named, self.holders_total) = (0, 0);
-        for candidate in candidates.iter().filter(|it| it.held >= self.tokens) {
+        for candidate in candidates.iter().filter(|it| it.prefix() >= self.tokens) {
             if let Some(place) = self.holders.get_mut(self.named) {
                 *place = candidate.worker;
                 self.named += 1;
@@ -239,7 +239,7 @@ impl Sight<'_> {
 
     /// Blocks of the longest prefix that any worker holds.
     fn held(&self) -> usize {
-        let most = self.candidates.iter().map(|it| it.held).max().unwrap_or_default();
+        let most = self.candidates.iter().map(Candidate::prefix).max().unwrap_or_default();
         let units = match self.prompt.unit {
             Unit::Tokens => most.0 as f64,
             Unit::Words => most.0 as f64 / self.tokens.0.max(1) as f64 * self.prompt.units as f64,
@@ -269,7 +269,13 @@ mod tests {
             PrefixHash(1 + text * 100_000 + it)
         });
         let blocks = shared_blocks + own_blocks;
-        PromptChain { unit: Unit::Tokens, units: blocks * 16, block: 16, chain: chain.collect() }
+        PromptChain {
+            unit: Unit::Tokens,
+            units: blocks * 16,
+            block: 16,
+            chain: chain.collect(),
+            chunks: None,
+        }
     }
 
     fn holder(number: u32, held: u64) -> Candidate {
@@ -282,6 +288,7 @@ mod tests {
             held: Tokens(held),
             held_below: Tokens::ZERO,
             fetch: Fetch::default(),
+            chunks: maitre_policy::ReusedChunks::default(),
             holds: Tokens::ZERO,
             sent: Tokens::ZERO,
             in_use: Tokens::ZERO,

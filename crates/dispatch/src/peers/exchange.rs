@@ -78,6 +78,8 @@ fn prompt(placed: &cluster::PeerPlacement) -> PromptChain {
         units: placed.units,
         block: placed.block,
         chain: placed.links.iter().map(|&it| PrefixHash(it)).collect::<Arc<[PrefixHash]>>(),
+        // Routers publish prefixes only.
+        chunks: None,
     }
 }
 

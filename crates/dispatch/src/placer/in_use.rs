@@ -97,7 +97,7 @@ mod tests {
     /// A prompt of blocks of 16 tokens with these names.
     fn prompt(names: &[u64]) -> PromptChain {
         let chain = names.iter().map(|&it| PrefixHash(it)).collect();
-        PromptChain { unit: Unit::Tokens, units: names.len() as u64 * 16, block: 16, chain }
+        PromptChain { unit: Unit::Tokens, units: names.len() as u64 * 16, block: 16, chain, chunks: None }
     }
 
     #[track_caller]

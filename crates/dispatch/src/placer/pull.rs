@@ -91,7 +91,7 @@ fn source(
         let is_worse = |held: Tokens| {
             best.is_some_and(|it| held < it.held || held == it.held && requests >= it.requests)
         };
-        let all = held.tokens + held.below;
+        let all = held.prefix() + held.below;
         if all == Tokens::ZERO || is_worse(all) || !world.fleet.is_source(world.now, worker, query.watch) {
             continue;
         }
@@ -198,7 +198,13 @@ mod tests {
                 PrefixHash(hash)
             })
             .collect();
-        PromptChain { unit: Unit::Tokens, units: 16 * letters.len() as u64, block: 16, chain: chain.into() }
+        PromptChain {
+            unit: Unit::Tokens,
+            units: 16 * letters.len() as u64,
+            block: 16,
+            chain: chain.into(),
+            chunks: None,
+        }
     }
 
     /// A worker that held so many tokens of `sent` is computing the rest. How much of `asked` can be pulled from it, if it

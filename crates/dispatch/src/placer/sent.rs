@@ -102,7 +102,13 @@ mod tests {
     /// A prompt of blocks with these names.
     fn prompt(block: u32, names: impl IntoIterator<Item = u64>) -> PromptChain {
         let chain: std::sync::Arc<[PrefixHash]> = names.into_iter().map(PrefixHash).collect();
-        PromptChain { unit: Unit::Tokens, units: chain.len() as u64 * u64::from(block), block, chain }
+        PromptChain {
+            unit: Unit::Tokens,
+            units: chain.len() as u64 * u64::from(block),
+            block,
+            chain,
+            chunks: None,
+        }
     }
 
     #[track_caller]

@@ -94,7 +94,8 @@ impl PrefillSurvey {
         });
         let (snapshot, held, price, seconds) = priced.min_by(|one, other| one.2.total_cmp(&other.2))?;
         let prefill = query.ask.prefill - held.tokens;
-        let promise = Promise { prefill, decode: Tokens(1), context: prefill, prefilled: false };
+        let context = prefill + held.chunks.saved;
+        let promise = Promise { prefill, decode: Tokens(1), context, prefilled: false };
         let ahead = (snapshot.wait_seconds / snapshot.prefill.slope) as u64;
         Some((PrefillPick { worker: snapshot.worker, key: snapshot.key, promise, ahead }, price, seconds))
     }

@@ -86,7 +86,8 @@ impl Survey {
         let held = self.held.get(place).map_or(self.held_usually, |it| it.tokens);
         let uncached = ask.prefill - held;
         let prefill = uncached - self.pulls.at(place).tokens;
-        Promise { prefill, decode: ask.decode, context: uncached + ask.decode, prefilled: false }
+        let context = uncached + self.held_at(place).chunks.saved + ask.decode;
+        Promise { prefill, decode: ask.decode, context, prefilled: false }
     }
 
     /// Decides for each worker whether it would take the request.
@@ -190,6 +191,7 @@ pub(super) fn candidate(snapshot: &WorkerSnapshot, held: Held, holds: Tokens) ->
         held: held.tokens,
         held_below: held.below,
         fetch: Fetch::default(),
+        chunks: held.chunks,
         holds,
         sent: Tokens::ZERO,
         in_use: Tokens::ZERO,

@@ -1,3 +1,5 @@
+//! Tables, and random histories against a plain model.
+
 use std::collections::VecDeque;
 
 use proptest::prelude::{Just, Strategy, prop, prop_assert, prop_assert_eq, prop_oneof, proptest};
@@ -5,12 +7,12 @@ use proptest::prelude::{Just, Strategy, prop, prop_assert, prop_assert_eq, prop_
 use super::*;
 
 const WORKERS: u32 = 3;
-const UNITS: u32 = 10;
+const UNITS: u32 = 100;
 
-/// Chunks of ten units each.
-fn prompt(hashes: &[u64]) -> Vec<Chunk> {
+/// Chunks of a hundred units each.
+fn prompt(hashes: &[u64]) -> Vec<PromptChunk> {
     let ends = (1..).map(|it| it * UNITS);
-    hashes.iter().zip(ends).map(|(&hash, end)| Chunk { hash, end }).collect()
+    hashes.iter().zip(ends).map(|(&hash, end)| PromptChunk { hash, end }).collect()
 }
 
 fn holdings(workers: u32) -> ChunkHoldings {
@@ -31,38 +33,38 @@ fn check(holdings: &ChunkHoldings, hashes: &[u64], prefix: u64, expected: u64) {
 fn chunks_count_in_any_order_and_only_after_the_prefix() {
     let mut holdings = holdings(1);
     holdings.hold(WorkerId(0), &prompt(&[1, 2, 3, 4]));
-    check(&holdings, &[4, 3, 2, 1], 0, 40);
-    check(&holdings, &[9, 8, 3, 4], 0, 20);
-    check(&holdings, &[1, 2, 3, 4], 25, 15);
-    check(&holdings, &[1, 2, 3, 4], 400, 0);
+    check(&holdings, &[4, 3, 2, 1], 0, 400);
+    check(&holdings, &[9, 8, 3, 4], 0, 200);
+    check(&holdings, &[1, 2, 3, 4], 250, 150);
+    check(&holdings, &[1, 2, 3, 4], 4_000, 0);
     check(&holdings, &[7, 8, 9], 0, 0);
     check(&holdings, &[], 0, 0);
 }
 
 #[test]
-fn the_chunk_where_two_held_documents_meet_counts() {
+fn the_border_of_two_held_documents_counts() {
     let mut holdings = holdings(1);
     holdings.hold(WorkerId(0), &prompt(&[1, 2, 3, 4]));
-    check(&holdings, &[1, 2, 77, 3, 4], 0, 50);
-    // Two unknown ones are a document of their own.
-    check(&holdings, &[1, 2, 77, 78, 3, 4], 0, 40);
-    // Where the prefix ends; but nothing before the first chunk is known, and nothing after the last.
-    check(&holdings, &[90, 91, 3, 4, 92], 15, 25);
-    check(&holdings, &[77, 1, 2, 78], 0, 20);
+    check(&holdings, &[1, 2, 77, 3, 4], 0, 500);
+    // More than that is a document of its own.
+    check(&holdings, &[1, 2, 77, 78, 3, 4], 0, 400);
+    // Where the prefix ends; but nothing is known before the first chunk, and nothing after the last.
+    check(&holdings, &[90, 91, 3, 4, 92], 150, 250);
+    check(&holdings, &[77, 1, 2, 78], 0, 200);
 }
 
 #[test]
 fn the_least_recently_used_chunk_goes_first() {
     let mut holdings = holdings(1);
-    holdings.set_capacity(WorkerId(0), 30);
+    holdings.set_capacity(WorkerId(0), 300);
     holdings.hold(WorkerId(0), &prompt(&[1, 2, 3]));
     holdings.hold(WorkerId(0), &prompt(&[1]));
     holdings.hold(WorkerId(0), &prompt(&[4]));
     assert_eq!(holdings.len(), 3);
     check(&holdings, &[2], 0, 0);
-    check(&holdings, &[4, 1, 3], 0, 30);
-    holdings.set_capacity(WorkerId(0), 10);
-    check(&holdings, &[4], 0, 10);
+    check(&holdings, &[4, 1, 3], 0, 300);
+    holdings.set_capacity(WorkerId(0), 100);
+    check(&holdings, &[4], 0, 100);
     assert_eq!(holdings.len(), 1);
 }
 
@@ -70,7 +72,7 @@ fn the_least_recently_used_chunk_goes_first() {
 fn workers_share_the_memory_and_one_that_reuses_nothing_holds_nothing() {
     let mut holdings = ChunkHoldings::new(8 * ENTRY_BYTES);
     let many = prompt(&(0..100).collect::<Vec<u64>>());
-    assert!(!holdings.is_used());
+    assert!(!holdings.has(WorkerId(0)));
     holdings.hold(WorkerId(0), &many);
     assert!(holdings.is_empty());
     holdings.join(WorkerId(0));
@@ -82,7 +84,7 @@ fn workers_share_the_memory_and_one_that_reuses_nothing_holds_nothing() {
     assert_eq!(holdings.len(), 8);
     holdings.leave(WorkerId(0));
     holdings.leave(WorkerId(5));
-    assert!(holdings.is_empty() && !holdings.is_used() && holdings.holders.is_empty());
+    assert!(holdings.is_empty() && !holdings.has(WorkerId(0)) && holdings.holders.is_empty());
 }
 
 #[derive(Clone, Debug)]
@@ -101,7 +103,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => worker.clone().prop_map(Step::Clear),
         1 => worker.clone().prop_map(Step::Leave),
         1 => worker.clone().prop_map(Step::Join),
-        1 => (worker, prop_oneof![Just(5), 10u64..200]).prop_map(|it| Step::Capacity(it.0, it.1)),
+        1 => (worker, prop_oneof![Just(50), 100u64..2_000]).prop_map(|it| Step::Capacity(it.0, it.1)),
     ]
 }
 
@@ -127,18 +129,17 @@ impl Model {
         }
     }
 
-    /// By marking each unit of the prompt after its prefix.
+    /// By looking at each unit of the prompt after its prefix.
     fn reused(&self, hashes: &[u64], prefix: u64) -> u64 {
-        let holds = |number: usize| hashes.get(number).is_some_and(|it| self.chunks.contains(it));
-        let end = |number: usize| (number as u64 + 1) * u64::from(UNITS);
-        let is_in_prefix = |number: usize| end(number) <= prefix;
-        let is_known_before = |number: usize| match number {
-            0 => prefix > 0,
-            _ => holds(number - 1) && !is_in_prefix(number - 1) || is_in_prefix(number - 1),
+        let all = hashes.len() as u64 * u64::from(UNITS);
+        let holds =
+            |unit: u64| unit < prefix || self.chunks.contains(&hashes[(unit / u64::from(UNITS)) as usize]);
+        let is_bridged = |unit: u64| {
+            let before = (0..unit).rev().find(|&it| holds(it));
+            let after = (unit..all).find(|&it| holds(it));
+            before.zip(after).is_some_and(|(before, after)| after - before <= BRIDGED_MAX + 1)
         };
-        let counts = |number: usize| holds(number) || is_known_before(number) && holds(number + 1);
-        let units = |number: usize| end(number) - (end(number) - u64::from(UNITS)).max(prefix);
-        (0..hashes.len()).filter(|&it| !is_in_prefix(it) && counts(it)).map(units).sum()
+        (prefix..all).filter(|&it| holds(it) || is_bridged(it)).count() as u64
     }
 }
 
@@ -147,7 +148,7 @@ proptest! {
     fn holdings_are_those_of_a_plain_model(
         steps in prop::collection::vec(step(), 0..60),
         asked in prop::collection::vec(0u64..24, 0..12),
-        prefix in 0u64..130,
+        prefix in 0u64..1_300,
     ) {
         let mut holdings = holdings(WORKERS);
         let empty = Model { chunks: VecDeque::new(), capacity: CAPACITY_DEFAULT };
@@ -180,12 +181,12 @@ proptest! {
             }
             let entries: usize = models.iter().flatten().map(|it| it.chunks.len()).sum();
             prop_assert_eq!(holdings.len(), entries);
-            let mut reused = ReusedUnits::default();
-            holdings.reused(&prompt(&asked), |it| prefix + u64::from(it.0), &mut reused);
-            for (worker, model) in (0..).zip(&models) {
-                let expected = model.as_ref().map_or(0, |it| it.reused(&asked, prefix + u64::from(worker)));
-                prop_assert_eq!(reused.of(WorkerId(worker)), expected, "worker {}", worker);
-            }
+        }
+        let mut reused = ReusedUnits::default();
+        holdings.reused(&prompt(&asked), |it| prefix + u64::from(it.0), &mut reused);
+        for (worker, model) in (0..).zip(&models) {
+            let expected = model.as_ref().map_or(0, |it| it.reused(&asked, prefix + u64::from(worker)));
+            prop_assert_eq!(reused.of(WorkerId(worker)), expected, "worker {}", worker);
         }
         (0..WORKERS).for_each(|it| holdings.leave(WorkerId(it)));
         prop_assert!(holdings.is_empty() && holdings.holders.is_empty());

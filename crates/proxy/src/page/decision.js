@@ -166,11 +166,12 @@ function table(candidates, used) {
   const rows = candidates.map((it) => {
     const sum = words.TERMS.reduce((total, [term]) => total + (it.terms_ms[term] ?? 0), 0);
     const slow = it.cached_slow_tokens > 0 ? ` +${format.short(it.cached_slow_tokens)} slow` : "";
+    const chunks = it.chunk_tokens > 0 ? `, ${format.short(it.chunk_tokens)} in chunks (${format.short(it.chunk_recomputed_tokens)} again)` : "";
     const differs = typeof it.price_ms === "number" && Math.abs(sum / it.share - it.price_ms) > SUM_NEAR_MS;
     return el(
       it.chosen ? "tr.chosen" : "tr", { "data-candidate": it.worker },
       el("th", { scope: "row" }, plate(it.worker, it.url), it.chosen ? el("span.hidden", {}, " chosen") : null),
-      el("td.n", {}, format.short(it.cached_tokens) + slow),
+      el("td.n", {}, format.short(it.cached_tokens) + chunks + slow),
       ...used.map(([term]) => el("td.n", { "data-term": term }, exact(it.terms_ms[term]))),
       el("td.n", { "data-term": "sum" }, exact(sum) + (it.share === 1 ? "" : ` ÷ ${it.share.toFixed(2)}`)),
       el(differs ? "td.n.error" : "td.n", { "data-term": "price" }, exact(it.price_ms)),

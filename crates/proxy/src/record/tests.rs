@@ -44,7 +44,7 @@ impl Drop for Folder {
 
 fn entry(unit: Unit, units: u64, block: u32) -> RecordEntry {
     let chain = (1..=units / u64::from(block)).map(PrefixHash).collect();
-    let prompt = PromptChain { unit, units, block, chain };
+    let prompt = PromptChain { unit, units, block, chain, chunks: None };
     RecordEntry {
         prompt: RecordedPrompt { model: "m".into(), prompt },
         session: None,

@@ -66,7 +66,8 @@ impl RememberedPrompts {
 
     fn put(&mut self, key: u64, prompt: PromptChain) {
         // A short prompt takes more memory than its hashes.
-        let weight = prompt.chain.len() + 16;
+        let chunks = prompt.chunks.as_ref().map_or(0, |it| 2 * it.len());
+        let weight = prompt.chain.len() + chunks + 16;
         if self.prefixes + weight > REMEMBERED_MAX / 2 {
             self.old = mem::take(&mut self.young);
             self.prefixes = 0;
@@ -153,7 +154,8 @@ impl EngineTokenizers {
 }
 
 fn plan_key(plan: &HashPlan) -> u64 {
-    hash::pair(plan.root(maitre_index::prefix::Unit::Tokens).start().0, u64::from(plan.block))
+    let root = plan.root(maitre_index::prefix::Unit::Tokens).start().0;
+    hash::pair(root, u64::from(plan.block) << 1 | u64::from(plan.chunks))
 }
 
 enum Chosen {
@@ -197,6 +199,7 @@ mod tests {
             units: 16 * blocks as u64,
             block: 16,
             chain: vec![PrefixHash(1); blocks].into(),
+            chunks: None,
         };
         prompts.put(0, prompt(10));
         for key in 1..2_000 {

@@ -6,6 +6,7 @@ mod admin;
 mod api_paths;
 mod bodies;
 mod bytes;
+mod chunks;
 mod cluster;
 mod continuation;
 mod cors;

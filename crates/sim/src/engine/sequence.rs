@@ -2,6 +2,7 @@
 
 use maitre_base::Instant;
 
+use super::segments::Segment;
 use super::{Finish, Job, JobId, KnownPrompt, RemainingWork, Transfer};
 use crate::kv::{self, BlockId, Root};
 use crate::profile::Work;
@@ -30,6 +31,8 @@ pub(super) struct Sequence {
     pub(super) tokens: Vec<u32>,
     /// The name of each full block of `tokens`.
     pub(super) hashes: Vec<u64>,
+    /// Of the prompt, where the engine reuses them.
+    pub(super) segments: Vec<Segment>,
     pub(super) blocks: Vec<BlockId>,
     /// Leading blocks that have their name in the pool.
     pub(super) stored_blocks: usize,
@@ -108,6 +111,7 @@ impl Sequence {
             job: plan,
             tokens,
             hashes,
+            segments: Vec::new(),
             blocks: Vec::with_capacity(total.div_ceil(block_tokens)),
             stored_blocks: 0,
             computed: 0,

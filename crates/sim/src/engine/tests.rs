@@ -1,11 +1,12 @@
 //! The scheduler as tables: what each step computes, admits, preempts and hits.
 
 mod load;
+mod segments;
 mod transfer;
 
 use super::*;
 
-use crate::kv::{Medium, Names, Stored};
+use crate::kv::{self, Medium, Names, Stored};
 use crate::profile::{INSTANT, StepModel};
 use proptest::prelude::*;
 

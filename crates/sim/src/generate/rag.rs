@@ -1,7 +1,8 @@
 //! Questions about retrieved documents with skewed popularity.
 //!
 //! Prompts that hold the same documents in another order share nothing but the system prompt: an engine
-//! caches beginnings. So what can be found again falls quickly with `per_prompt`.
+//! caches beginnings. So what can be found again falls quickly with `per_prompt`, unless engines reuse documents at any
+//! position.
 
 use super::dice::{Dice, Popularity, Shared, instant, prompt};
 use super::key::{Stage, ValueType, Values, WorkloadKey};
@@ -32,6 +33,12 @@ pub(super) const RAG: Workload = Workload {
             about: "skew of their popularity",
         },
         WorkloadKey { name: "per_prompt", default: "2", kind: PER_PROMPT, about: "documents in a prompt" },
+        WorkloadKey {
+            name: "shuffled",
+            default: "0",
+            kind: ValueType::Whole { least: 0, most: 1 },
+            about: "1: in random order; 0: as drawn, so that popular ones tend to be first",
+        },
         WorkloadKey {
             name: "system",
             default: "500",
@@ -79,7 +86,11 @@ fn requests(values: &Values, dice: &mut Dice) -> Vec<Request> {
     let mut requests = Vec::new();
     for at in dice.arrivals(0.0, stage) {
         let mut pieces = vec![system];
-        for number in retrieve(&popularity, values.whole("per_prompt"), dice) {
+        let mut documents = retrieve(&popularity, values.whole("per_prompt"), dice);
+        if values.whole("shuffled") == 1 {
+            shuffle(&mut documents, dice);
+        }
+        for number in documents {
             let text = dice.shared(Shared::Document, u64::from(number));
             pieces.push(Piece { text, tokens: values.whole("document") });
         }
@@ -93,6 +104,13 @@ fn requests(values: &Values, dice: &mut Dice) -> Vec<Request> {
         });
     }
     requests
+}
+
+/// Every order is as likely as any other.
+fn shuffle(documents: &mut [u32], dice: &mut Dice) {
+    for last in (1..documents.len()).rev() {
+        documents.swap(last, dice.below(last as u32 + 1) as usize);
+    }
 }
 
 /// Documents by popularity, none of them twice, in the order they were drawn.

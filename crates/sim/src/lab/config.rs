@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use maitre_base::{Instant, Role};
+use maitre_base::{ChunkReuse, Instant, Role};
 
 use super::script::Script;
 use crate::link::LinkModel;
@@ -18,6 +18,7 @@ pub struct LabConfig {
     pub pulls: PullingWorkers,
     /// A store that all workers share.
     pub store: Option<StoreConfig>,
+    pub chunks: ChunkKnowledge,
     pub brain: maitre_dispatch::BrainSettings,
     pub decider: Decider,
     pub knowledge: Knowledge,
@@ -48,6 +49,7 @@ impl LabConfig {
             link: LinkChange::default(),
             pulls: PullingWorkers::None,
             store: None,
+            chunks: ChunkKnowledge::default(),
             brain,
             decider: Decider::Brain,
             knowledge: Knowledge::Reported,
@@ -92,6 +94,21 @@ impl PullingWorkers {
 pub struct StoreConfig {
     pub tokens: u64,
     pub link: LinkChange,
+}
+
+/// Whether engines reuse documents at any position, and whether routers know it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ChunkKnowledge {
+    /// `None`: engines reuse prefixes only.
+    pub engines: Option<ChunkReuse>,
+    pub is_hidden: bool,
+}
+
+impl ChunkKnowledge {
+    /// What routers know.
+    pub(super) fn known(self) -> Option<ChunkReuse> {
+        self.engines.filter(|_| !self.is_hidden)
+    }
 }
 
 /// What differs from the links of the workers' profiles.

@@ -4,6 +4,8 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use maitre_base::hash;
+use maitre_dispatch::PromptChain;
+use maitre_index::chunks;
 use maitre_index::prefix::{self, PrefixHash, Root, Unit};
 
 use crate::trace::{Request, Trace};
@@ -49,6 +51,31 @@ impl<'a> PreparedTrace<'a> {
         debug_assert_eq!(trace.requests.len(), self.requests.len(), "the same requests");
         let (chains, heads) = (self.chains.clone(), self.heads.clone());
         PreparedTrace { requests: &trace.requests, block_tokens: self.block_tokens, chains, heads }
+    }
+
+    /// A prompt as the router names it.
+    pub(super) fn prompt(&self, number: usize, has_chunks: bool) -> PromptChain {
+        let chunks = has_chunks.then(|| {
+            let mut tokens = Vec::new();
+            write_tokens(&self.requests[number], &mut tokens);
+            chunks::cut(root(), &tokens).into()
+        });
+        PromptChain {
+            unit: Unit::Tokens,
+            units: self.requests[number].prompt_tokens(),
+            block: self.block_tokens,
+            chain: self.chains[number].clone(),
+            chunks,
+        }
+    }
+
+    /// Where the texts of a prompt end: engines that reuse them get them with separators.
+    pub(super) fn segment_ends(&self, number: usize) -> Vec<u32> {
+        let ends = self.requests[number].prompt.iter().scan(0, |end, it| {
+            *end += it.tokens;
+            Some(*end)
+        });
+        ends.collect()
     }
 
     pub fn requests(&self) -> &'a [Request] {

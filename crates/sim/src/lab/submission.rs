@@ -65,13 +65,18 @@ impl Simulation<'_> {
         if tokens.is_empty() {
             prepared::write_tokens(asked, &mut tokens);
         }
-        let mut known = KnownPrompt { names: &self.prepared.chains[number], elsewhere_tokens: 0 };
+        let segment_ends = match self.config.chunks.engines {
+            Some(_) => self.prepared.segment_ends(number),
+            None => Vec::new(),
+        };
+        let names = &self.prepared.chains[number][..];
+        let mut known = KnownPrompt { names, elsewhere_tokens: 0, segment_ends: &segment_ends };
         let mut root = prepared::root().start();
         if let Some(&ideal) = self.ideal_tokens.get(number) {
             // The rest of the prompt belongs to this request alone; the cache here adds nothing.
             let ideal = ideal.min(tokens.len() as u32 - 1);
             tokens.drain(..ideal as usize);
-            known = KnownPrompt { names: &[], elsewhere_tokens: ideal };
+            known = KnownPrompt { elsewhere_tokens: ideal, ..KnownPrompt::default() };
             root = root.with(request);
         }
         let (answer_tokens, finish) = match transfer {

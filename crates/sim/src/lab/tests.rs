@@ -12,6 +12,7 @@ use crate::profile::{H200_8B, Profile};
 use crate::report::{ReportRow, Targets};
 use crate::trace::{Piece, Request, Trace};
 
+mod chunks;
 mod legs;
 mod pulls;
 mod queue;

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use maitre_base::{EngineLoad, Instant, KvEvent, Role, StoredBlocks, Tier, WorkerId};
+use maitre_base::{ChunkReuse, EngineLoad, Instant, KvEvent, Role, StoredBlocks, Tier, WorkerId};
 use maitre_dispatch::Event;
 
 use super::lossy::LossyFeed;
@@ -59,11 +59,16 @@ pub(super) struct Submission<'a> {
 }
 
 impl SimWorker {
-    pub(super) fn new(profile: Profile, (role, link): (Role, Link), has_events: bool) -> SimWorker {
+    pub(super) fn new(
+        profile: Profile,
+        (role, link): (Role, Link),
+        (has_events, chunks): (bool, Option<ChunkReuse>),
+    ) -> SimWorker {
         let changes_max = if has_events { CHANGES_MAX } else { 0 };
         let config = engine::EngineConfig {
             changes_max,
             words: prepared::token,
+            chunks,
             ..engine::EngineConfig::new(profile)
         };
         SimWorker {

@@ -145,14 +145,15 @@ fn annotations_of_a_pod_are_checked_one_by_one() {
     };
     let all = serde_json::json!({
         "maitre.dev/port": "81", "maitre.dev/events-port": "5557", "maitre.dev/replay-port": "5558",
-        "maitre.dev/ranks": "2", "maitre.dev/ignore": "false", "other": "x",
+        "maitre.dev/ranks": "2", "maitre.dev/chunks": "0.15", "maitre.dev/ignore": "false", "other": "x",
     });
-    check(PODS, with(all), &["http://10.0.0.7:81?events=5557&replay=5558&ranks=2 Ready"]);
+    check(PODS, with(all), &["http://10.0.0.7:81?events=5557&replay=5558&ranks=2&chunks=0.15 Ready"]);
     check(PODS, with(serde_json::json!({"maitre.dev/ignore": "true"})), &["http://10.0.0.7:8000 Ending"]);
     let wrong = [
         ("port", "0", "maitre.dev/port: port is \"0\""),
         ("events-port", "x", "maitre.dev/events-port: events is \"x\"; write a port"),
         ("ranks", "0", "from 1 to 1024"),
+        ("chunks", "15%", "maitre.dev/chunks: chunks is \"15%\"; write the part that is computed again"),
         ("ignore", "yes", "write \"true\" or \"false\""),
     ];
     for (key, value, part) in wrong {

@@ -11,6 +11,7 @@ use maitre_index::prefix;
 use maitre_policy::Why;
 
 mod adapter;
+mod chunks;
 mod pace;
 mod pull;
 mod rules;
@@ -31,7 +32,8 @@ impl Harness {
         let plan = self.brain.plan(Some("llama")).unwrap();
         let root =
             Root::new(Unit::Tokens, plan.model.as_deref().unwrap_or_default(), plan.adapter.as_deref(), salt);
-        named(root, tokens, plan.block)
+        let chunks = plan.chunks.then(|| maitre_index::chunks::cut(root, tokens).into());
+        PromptChain { chunks, ..named(root, tokens, plan.block) }
     }
 
     fn placement(&mut self, arrival: Arrival<'_>) -> Placement {
@@ -107,7 +109,7 @@ const PLAIN: Store<'_> = Store { block: 16, adapter: None, salt: None, tier: Tie
 fn named(root: Root, units: &[u32], block: u32) -> PromptChain {
     let mut chain = Vec::new();
     prefix::chain(root, units, block as usize, &mut chain);
-    PromptChain { unit: Unit::Tokens, units: units.len() as u64, block, chain: chain.into() }
+    PromptChain { unit: Unit::Tokens, units: units.len() as u64, block, chain: chain.into(), chunks: None }
 }
 
 fn of_prompt(request: u64, prompt: &PromptChain) -> Arrival<'_> {

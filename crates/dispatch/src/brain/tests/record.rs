@@ -14,7 +14,7 @@ mod weight;
 /// A prompt of so many blocks of 16 tokens; prompts of one `text` share their prefix.
 fn prompt(text: u64, blocks: u64) -> PromptChain {
     let chain = (0..blocks).map(|it| PrefixHash(1 + text * 10_000 + it)).collect();
-    PromptChain { unit: Unit::Tokens, units: blocks * 16, block: 16, chain }
+    PromptChain { unit: Unit::Tokens, units: blocks * 16, block: 16, chain, chunks: None }
 }
 
 fn chat(request: u64, prompt: &PromptChain) -> Arrival<'_> {

@@ -161,7 +161,13 @@ fn what_the_prefill_worker_had_cached_says_nothing_about_the_decode_worker() {
     let chain = |tokens: &[u32]| {
         let mut chain = Vec::new();
         maitre_index::prefix::chain(Root::new(Unit::Tokens, "llama", None, None), tokens, 16, &mut chain);
-        PromptChain { unit: Unit::Tokens, units: tokens.len() as u64, block: 16, chain: chain.into() }
+        PromptChain {
+            unit: Unit::Tokens,
+            units: tokens.len() as u64,
+            block: 16,
+            chain: chain.into(),
+            chunks: None,
+        }
     };
     let held = |harness: &Harness| harness.brain.cache().numbers(D).unwrap().predicted_blocks;
     // The decode worker has another prompt, and then the first half of this one.

@@ -40,6 +40,7 @@ fn an_adapter_is_planned_under_its_base_model() {
             adapter: Some(sql),
             block: 16,
             reported: false,
+            chunks: false,
             reader: PromptReader::Strategy
         }
     );
@@ -50,6 +51,7 @@ fn an_adapter_is_planned_under_its_base_model() {
             adapter: None,
             block: 16,
             reported: false,
+            chunks: false,
             reader: PromptReader::Strategy
         }
     );

@@ -17,7 +17,13 @@ pub(super) fn prompt(tokens: &[u32]) -> PromptChain {
     let mut chain = Vec::new();
     let root = Root::new(Unit::Tokens, "llama", None, None);
     prefix::chain(root, tokens, BLOCK as usize, &mut chain);
-    PromptChain { unit: Unit::Tokens, units: tokens.len() as u64, block: BLOCK, chain: chain.into() }
+    PromptChain {
+        unit: Unit::Tokens,
+        units: tokens.len() as u64,
+        block: BLOCK,
+        chain: chain.into(),
+        chunks: None,
+    }
 }
 
 fn with(prompt: &PromptChain, request: u64) -> Arrival<'_> {
