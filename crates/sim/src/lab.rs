@@ -9,9 +9,11 @@ mod actions;
 mod arrivals;
 mod bounds;
 mod config;
+mod event;
 mod legs;
 mod lossy;
 mod outcome;
+mod pending;
 mod prepared;
 mod pulls;
 mod retries;
@@ -42,13 +44,14 @@ pub use pulls::ArrivedKv;
 pub use script::Script;
 pub use sync::SyncTraffic;
 
-use crate::engine::transfer::HoldId;
-use crate::engine::{JobId, RemainingWork};
+use crate::engine::RemainingWork;
 use crate::link::Link;
 use crate::profile::Profile;
 use crate::report::AnswerMetrics;
-use legs::{Fetches, PrefillLeg};
+use event::SimEvent;
+use legs::Fetches;
 use lossy::LossyFeed;
+use pending::PendingRequest;
 use prepared::MODEL;
 use pulls::Pulls;
 use sync::PeerNetwork;
@@ -77,133 +80,6 @@ const TICK: Duration = Duration::from_millis(500);
 /// router.
 const SILENCE: Duration = Duration::from_mins(10);
 const WAKE: Duration = Duration::from_mins(1);
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum SimEvent {
-    Arrival(usize),
-    /// A request reaches its worker.
-    Submission {
-        request: u64,
-        attempt: u32,
-    },
-    /// The deadline for its first token.
-    Deadline {
-        request: u64,
-        attempt: u32,
-    },
-    /// How long a request that pulls may take to its first token.
-    PullLimit {
-        request: u64,
-        attempt: u32,
-    },
-    /// A client retries after `Retry-After`.
-    Retry {
-        request: u64,
-    },
-    /// A router asked to be woken.
-    WakeUp {
-        router: usize,
-    },
-    StepEnds {
-        worker: usize,
-        incarnation: u32,
-    },
-    /// The KV that a worker fetched from another is there.
-    FetchEnds {
-        worker: usize,
-        incarnation: u32,
-        fetch: u64,
-    },
-    /// The KV that a worker pulled from another, or loaded from the store, is there.
-    PullEnds {
-        worker: usize,
-        incarnation: u32,
-        pull: u64,
-    },
-    /// The lease of the blocks that a worker holds for another.
-    LeaseEnds {
-        worker: usize,
-        incarnation: u32,
-        hold: HoldId,
-        request: u64,
-    },
-    /// Cache changes, or a scrape, reach the router.
-    Events {
-        worker: usize,
-        incarnation: u32,
-    },
-    Load {
-        worker: usize,
-        incarnation: u32,
-    },
-    Scrape,
-    Tick,
-    Sample,
-    Action(usize),
-    /// A router publishes its changes to its peers.
-    Flush {
-        router: usize,
-    },
-    Heartbeat {
-        router: usize,
-    },
-    /// A peer's frame reaches a router.
-    FrameArrival {
-        router: usize,
-        frame: u64,
-    },
-}
-
-/// A request in progress.
-struct PendingRequest {
-    number: usize,
-    router: usize,
-    /// The one that answers.
-    worker: WorkerId,
-    /// The prompt, if another worker prefills it.
-    leg: Option<PrefillLeg>,
-    /// The worker that it pulls its KV from.
-    source: Option<WorkerId>,
-    /// What arrived of its prompt.
-    arrived: ArrivedKv,
-    believed_tokens: Option<u64>,
-    /// Until it is submitted.
-    tokens: Vec<u32>,
-    first: Option<Instant>,
-    /// Counts attempts: events of an earlier attempt are ignored.
-    attempt: u32,
-    /// Set once it is submitted.
-    job: Option<JobId>,
-    /// When it arrived, or was retried.
-    at: Instant,
-    /// How often it was refused and retried.
-    retries: u32,
-    /// When it was last placed, and the time to first token that the router predicted then.
-    placed_at: Instant,
-    predicted: Option<Duration>,
-}
-
-impl PendingRequest {
-    fn new(number: usize, router: usize, at: Instant) -> PendingRequest {
-        PendingRequest {
-            number,
-            router,
-            worker: WorkerId(0),
-            leg: None,
-            source: None,
-            arrived: ArrivedKv::default(),
-            believed_tokens: None,
-            tokens: Vec::new(),
-            first: None,
-            attempt: 0,
-            job: None,
-            at,
-            retries: 0,
-            placed_at: at,
-            predicted: None,
-        }
-    }
-}
 
 struct Simulation<'a> {
     prepared: &'a PreparedTrace<'a>,

@@ -20,7 +20,7 @@ pub(super) enum StreamEvent {
 
 /// The members of a chunk that matter, as slices of the event.
 #[derive(Default)]
-pub(super) struct Chunk<'a> {
+pub(super) struct StreamChunk<'a> {
     pub(super) id: Option<Raw<'a>>,
     pub(super) created: Option<Raw<'a>>,
     pub(super) model: Option<Raw<'a>>,
@@ -52,7 +52,7 @@ struct Choice<'a> {
 }
 
 /// Reads one event, with or without the blank line that ends it. Fills the chunk, if it is one.
-pub(super) fn read<'a>(event: &'a str, chunk: &mut Chunk<'a>) -> StreamEvent {
+pub(super) fn read<'a>(event: &'a str, chunk: &mut StreamChunk<'a>) -> StreamEvent {
     let mut payload = None;
     for line in event.as_bytes().split(|&byte| byte == b'\n') {
         let line = line.strip_suffix(b"\r").unwrap_or(line);
@@ -71,7 +71,7 @@ pub(super) fn read<'a>(event: &'a str, chunk: &mut Chunk<'a>) -> StreamEvent {
     read_json(&event[start..start + payload.len()], chunk).unwrap_or(StreamEvent::Unknown)
 }
 
-fn read_json<'a>(payload: &'a str, chunk: &mut Chunk<'a>) -> Option<StreamEvent> {
+fn read_json<'a>(payload: &'a str, chunk: &mut StreamChunk<'a>) -> Option<StreamEvent> {
     let mut top = TopFields::default();
     let mut cursor = Cursor::new(payload);
     cursor.members(|key, value| chunk.take(&mut top, &key, value)).ok()?;
@@ -90,7 +90,7 @@ fn read_json<'a>(payload: &'a str, chunk: &mut Chunk<'a>) -> Option<StreamEvent>
     Some(StreamEvent::Chunk)
 }
 
-impl<'a> Chunk<'a> {
+impl<'a> StreamChunk<'a> {
     fn take(&mut self, top: &mut TopFields<'a>, key: &str, value: Raw<'a>) {
         let slot = match key {
             "id" => &mut self.id,

@@ -8,7 +8,7 @@
 
 use memchr::memchr;
 
-use crate::continuation::chunk::{self, Chunk, StreamEvent};
+use crate::continuation::chunk::{self, StreamChunk, StreamEvent};
 use crate::continuation::id_list::{ID_BYTES_MAX, count_of};
 use crate::continuation::obstacle::Obstacle;
 use crate::continuation::splice::{Splices, Value};
@@ -148,7 +148,7 @@ impl ContinuableStream {
         let Ok(text) = simdutf8::basic::from_utf8(event) else {
             return self.pass_unknown(event, out);
         };
-        let mut chunk = Chunk::default();
+        let mut chunk = StreamChunk::default();
         match chunk::read(text, &mut chunk) {
             StreamEvent::Comment => out.extend_from_slice(event),
             StreamEvent::Done => {
@@ -174,7 +174,7 @@ impl ContinuableStream {
         Flow::On
     }
 
-    fn read_first(&mut self, event: &str, chunk: &Chunk<'_>, out: &mut Vec<u8>) {
+    fn read_first(&mut self, event: &str, chunk: &StreamChunk<'_>, out: &mut Vec<u8>) {
         self.transcript.note_head(chunk);
         if let Some(obstacle) = self.keep(chunk) {
             self.give_up(obstacle);
@@ -186,14 +186,14 @@ impl ContinuableStream {
         self.pass(&splices, chunk, out);
     }
 
-    fn hide_ids<'a>(&self, splices: &mut Splices<'a>, chunk: &Chunk<'a>) {
+    fn hide_ids<'a>(&self, splices: &mut Splices<'a>, chunk: &StreamChunk<'a>) {
         for ids in [chunk.prompt_ids, chunk.ids].into_iter().flatten() {
             splices.replace(ids, Value::Null);
         }
     }
 
     /// Keeps the ids of a chunk, or says why the stream cannot be continued from here.
-    fn keep(&mut self, chunk: &Chunk<'_>) -> Option<Obstacle> {
+    fn keep(&mut self, chunk: &StreamChunk<'_>) -> Option<Obstacle> {
         if self.obstacle.is_some() {
             return None;
         }
@@ -223,7 +223,7 @@ impl ContinuableStream {
     fn read_rest(
         &mut self,
         event: &str,
-        chunk: &Chunk<'_>,
+        chunk: &StreamChunk<'_>,
         (after, is_confirmed): (u64, bool),
         out: &mut Vec<u8>,
     ) -> Flow {
@@ -268,7 +268,7 @@ impl ContinuableStream {
 
     /// Whether the worker's prompt is what it was sent, where it says so first. An engine that ignores the ids would begin
     /// the answer again.
-    fn confirm(&mut self, chunk: &Chunk<'_>, after: u64) -> bool {
+    fn confirm(&mut self, chunk: &StreamChunk<'_>, after: u64) -> bool {
         let is_confirmed = chunk.prompt_ids.is_some_and(|it| self.transcript.ids.equals(it));
         self.source = Source::Rest { after, is_confirmed };
         is_confirmed
@@ -291,7 +291,7 @@ impl ContinuableStream {
     }
 
     /// Passes an event on, or lets it wait for text.
-    fn pass(&mut self, splices: &Splices<'_>, chunk: &Chunk<'_>, out: &mut Vec<u8>) {
+    fn pass(&mut self, splices: &Splices<'_>, chunk: &StreamChunk<'_>, out: &mut Vec<u8>) {
         let has_ids = chunk.ids.is_some_and(|it| !it.is_empty());
         let waits = has_ids && !chunk.has_text && !chunk.is_finished && self.obstacle.is_none();
         if waits && self.held.len() < HELD_BYTES_MAX {

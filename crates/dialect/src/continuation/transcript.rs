@@ -2,7 +2,7 @@
 
 use std::fmt::{self, Write as _};
 
-use crate::continuation::chunk::Chunk;
+use crate::continuation::chunk::StreamChunk;
 use crate::continuation::id_list::{IdList, IdMark};
 use crate::continuation::terms::{RETURN_TOKEN_IDS, StreamTerms};
 use crate::engine::EngineKind;
@@ -36,7 +36,7 @@ impl Transcript {
         self.head.as_ref()
     }
 
-    pub(super) fn note_head(&mut self, chunk: &Chunk<'_>) {
+    pub(super) fn note_head(&mut self, chunk: &StreamChunk<'_>) {
         let text = |it: Option<Raw<'_>>| it.map_or("null", |it| it.text).to_owned();
         self.head.get_or_insert_with(|| StreamHead {
             id: text(chunk.id),

@@ -267,7 +267,7 @@ impl CacheEventBatch {
         for change in self.changes.drain(..) {
             match change {
                 Change::Cleared => self.runs.push(EventRun::Cleared),
-                // The router is told of a store by who its members are.
+                // The router predicts what a store holds from what its members compute; it does not read the store's events.
                 Change::Removed { medium: Medium::Store, .. } => {}
                 Change::Stored(Stored { medium: Medium::Store, .. }) => {}
                 Change::Removed { hash, medium: Medium::Gpu } => {
