@@ -34,6 +34,7 @@ mod arrival;
 mod attempt;
 mod continuation;
 mod explain;
+mod fallback;
 mod learn;
 mod models;
 mod peer_updates;
@@ -257,6 +258,7 @@ impl Brain {
             Event::Interrupted { request, worker, delivered } => {
                 self.interrupted(now, (request, worker), delivered, effects);
             }
+            Event::Moved { request, worker } => self.moved(now, request, worker, effects),
             Event::BrokeOff { request } => self.ended(now, request, AttemptOutcome::BrokeOff, effects),
             Event::Left { request } => self.ended(now, request, AttemptOutcome::Left, effects),
             Event::Peers(update) => self.parts.apply_peer_update(now, update, effects),
@@ -273,6 +275,7 @@ impl Brain {
             | Event::Failed { request, .. }
             | Event::Declined { request }
             | Event::Interrupted { request, .. }
+            | Event::Moved { request, .. }
             | Event::BrokeOff { request }
             | Event::Left { request } => at(request),
             Event::LoadReported { worker, .. }

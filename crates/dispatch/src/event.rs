@@ -133,6 +133,12 @@ pub enum Event<'a> {
         worker: WorkerId,
         delivered: Tokens,
     },
+    /// A gateway that carries the request itself has sent it to this worker instead of the one it was placed at, which
+    /// failed there.
+    Moved {
+        request: RequestId,
+        worker: WorkerId,
+    },
     /// The worker failed in the middle of its response.
     BrokeOff {
         request: RequestId,
@@ -180,6 +186,8 @@ pub struct Arrival<'a> {
     pub prompt: Option<&'a PromptChain>,
     /// Whether its KV cache may come from another worker, which prefills it or holds it.
     pub may_split: bool,
+    /// The workers that may take it; none: all.
+    pub only: Option<&'a [WorkerId]>,
 }
 
 /// How an attempt failed before the first byte.

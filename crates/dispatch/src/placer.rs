@@ -15,7 +15,7 @@ pub(crate) mod survey;
 use maitre_base::{ClassId, Instant, Rng, Tokens, WorkerId};
 use maitre_fleet::pulls::PullWatch;
 use maitre_fleet::rates::LinearFit;
-use maitre_fleet::{Fleet, ModelId, Wanted, WorkerSnapshot};
+use maitre_fleet::{Barred, Fleet, ModelId, Wanted, WorkerSnapshot};
 use maitre_policy::split::SplitRule;
 use maitre_policy::{Ask, Candidate, Name, Needs, Pace, Pick, Strategy, Why};
 use maitre_queue::limits::{Caps, WorkerLimits, limits, limits_of_first};
@@ -39,8 +39,7 @@ pub(crate) struct Query<'a> {
     pub(crate) ask: &'a Ask,
     pub(crate) class: ClassId,
     pub(crate) prompt: Option<&'a PromptChain>,
-    /// Workers at which it failed.
-    pub(crate) tried: &'a [WorkerId],
+    pub(crate) barred: Barred<'a>,
     /// When its first token is due.
     pub(crate) deadline: Option<Instant>,
     /// Whether its KV cache may come from another worker, which prefills it or holds it.
@@ -288,7 +287,7 @@ impl Placer {
         self.survey.trial_prefill = TRIAL_PREFILL * world.fleet.mean_prefill();
         let Survey { snapshots, held, pulls, held_usually, last_sent, .. } = &mut self.survey;
         pulls.clear();
-        world.fleet.snapshots(world.now, query.wanted, query.tried, snapshots);
+        world.fleet.snapshots(world.now, query.wanted, query.barred, snapshots);
         if snapshots.is_empty() {
             return false;
         }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use maitre_base::{ClassId, Instant, Promise, RequestId, TenantId, Tokens, WorkerId};
 use maitre_fleet::estimate::{Decodes, Size};
 use maitre_fleet::pulls::PullWatch;
-use maitre_fleet::{ModelId, Wanted};
+use maitre_fleet::{Barred, ModelId, Wanted};
 use maitre_policy::Ask;
 use maitre_queue as queue;
 
@@ -39,6 +39,8 @@ pub(crate) struct PendingRequest {
     pub(crate) waited: Duration,
     /// Workers at which an attempt failed.
     pub(crate) tried: Vec<WorkerId>,
+    /// The workers that may take it; none: all.
+    pub(crate) only: Option<Box<[WorkerId]>>,
     /// Attempts that reached a worker and failed.
     pub(crate) failovers: u32,
     /// How the last attempt failed.
@@ -181,7 +183,7 @@ impl PendingRequest {
             ask: &self.ask,
             class: self.class,
             prompt: self.prompt.as_ref(),
-            tried: &self.tried,
+            barred: self.barred(),
             deadline: self.deadline,
             may_split: self.may_split,
             watch: match self.form {
@@ -190,6 +192,10 @@ impl PendingRequest {
             },
             reservation: self.reservation(),
         }
+    }
+
+    pub(crate) fn barred(&self) -> Barred<'_> {
+        Barred { tried: &self.tried, only: self.only.as_deref() }
     }
 
     pub(crate) fn reservation(&self) -> Option<&Reservation> {
@@ -252,6 +258,7 @@ impl PendingRequest {
         let reserved = self.reservation().map(|it| it.worker);
         let prefills = self.attempt().and_then(|it| it.prefill_leg.as_ref()).map(|it| it.worker);
         let here = self.worker().into_iter().chain(reserved).chain(prefills);
-        here.chain(self.tried.iter().copied()).chain(self.recalled.iter().copied())
+        let allowed = self.only.iter().flat_map(|it| it.iter().copied());
+        here.chain(self.tried.iter().copied()).chain(self.recalled.iter().copied()).chain(allowed)
     }
 }

@@ -11,6 +11,7 @@ use maitre_base::{
 };
 
 use crate::backlog::Backlog;
+use crate::barred::Barred;
 use crate::estimate::Estimate;
 use crate::health::{self, Evidence, HealthState, MayEject};
 use crate::knee::KneeEstimator;
@@ -441,7 +442,7 @@ impl Fleet {
     // Candidates.
 
     /// Fills `snapshots` with the workers that may take a request now, in order of number, without those
-    /// already `tried`.
+    /// that are barred.
     ///
     /// Fit workers come first. Suspects join when less than half of the workers are fit: the fault may be
     /// this router's, and the few left would be overloaded. Workers known to refuse join only when there is
@@ -450,10 +451,10 @@ impl Fleet {
         &self,
         now: Instant,
         wanted: Wanted,
-        tried: &[WorkerId],
+        barred: Barred<'_>,
         snapshots: &mut Vec<WorkerSnapshot>,
     ) {
-        let is_open = |it: &&Worker| !it.draining && it.serves(wanted) && !tried.contains(&it.id);
+        let is_open = |it: &&Worker| !it.draining && it.serves(wanted) && !barred.bars(it.id);
         // One pass over the workers instead of one per question: fetching a thousand of them from memory
         // twice was a fifth of a decision.
         let mut collect = |worst: Fitness| {
@@ -473,14 +474,14 @@ impl Fleet {
         }
     }
 
-    /// Whether any worker except those `tried` may take such a request, now or once it has room.
-    pub fn anyone_takes(&self, wanted: Wanted, tried: &[WorkerId]) -> bool {
-        self.workers().any(|it| it.is_fit() && it.serves(wanted) && !tried.contains(&it.id))
+    /// Whether any worker that is not barred may take such a request, now or once it has room.
+    pub fn anyone_takes(&self, wanted: Wanted, barred: Barred<'_>) -> bool {
+        self.workers().any(|it| it.is_fit() && it.serves(wanted) && !barred.bars(it.id))
     }
 
-    /// Whether any worker except those `tried` may ever take such a request: it may be unhealthy now.
-    pub fn anyone_may_take(&self, wanted: Wanted, tried: &[WorkerId]) -> bool {
-        self.workers().any(|it| !it.draining && it.serves(wanted) && !tried.contains(&it.id))
+    /// Whether any worker that is not barred may ever take such a request: it may be unhealthy now.
+    pub fn anyone_may_take(&self, wanted: Wanted, barred: Barred<'_>) -> bool {
+        self.workers().any(|it| !it.draining && it.serves(wanted) && !barred.bars(it.id))
     }
 
     /// The snapshot of one worker, whatever it serves; none if it may not take requests.

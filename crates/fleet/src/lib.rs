@@ -3,6 +3,7 @@
 
 pub mod adapters;
 pub mod backlog;
+mod barred;
 pub mod estimate;
 pub mod fleet;
 pub mod health;
@@ -15,6 +16,7 @@ mod staleness;
 pub mod transfers;
 pub mod worker;
 
+pub use barred::Barred;
 pub use fleet::{Fleet, HealthChange, WorkerSnapshot};
 pub use health::{Evidence, HealthState};
 pub use model::{Card, ModelId, Wanted};

@@ -358,6 +358,7 @@ impl Simulation<'_> {
             prompt: prompt.as_ref(),
             may_split: self.config.pulls != PullingWorkers::None
                 || self.workers.iter().any(|it| it.role == Role::Prefill),
+            only: None,
         };
         self.dispatch(router, now, Event::Arrived(arrival));
     }

@@ -91,6 +91,7 @@ impl Parts {
             state: RequestState::Unplaced,
             waited: Duration::ZERO,
             tried: Vec::new(),
+            only: arrival.only.map(Box::from),
             failovers: 0,
             failure: None,
             delivered: Tokens::ZERO,

@@ -17,7 +17,7 @@ use crate::observer::ring::End;
 use crate::observer::{Fact, Placed, Ticket};
 use crate::placer::pull::Coming;
 use crate::placer::split::{PrefillChoice, Split};
-use crate::placer::{Mode, Picked, Rules, WorkerChoice, World};
+use crate::placer::{Mode, Picked, Query, Rules, WorkerChoice, World};
 use crate::request::{Attempt, PendingRequest, PrefillLeg, Pull, RequestState, StreamProgress};
 use crate::reservations::{Reservation, Reservations};
 
@@ -158,7 +158,7 @@ impl Parts {
     pub(super) fn choose(
         &mut self,
         now: Instant,
-        request: &PendingRequest,
+        query: &Query<'_>,
         rules: Rules,
         mode: Mode,
     ) -> WorkerChoice {
@@ -166,7 +166,7 @@ impl Parts {
         let long_prefills = self.scheduler.long_prefills();
         let mut world =
             World { now, fleet: &self.fleet, cache: &mut self.cache, reservations, long_prefills };
-        self.placer.choose(&mut world, &request.query(), rules, mode)
+        self.placer.choose(&mut world, query, rules, mode)
     }
 
     fn session_pinned(&mut self, request: &PendingRequest, session: u64, picked: Picked) {
@@ -180,7 +180,7 @@ impl Parts {
     }
 
     /// Places the request at the picked worker and promises what it will cost there.
-    fn place(
+    pub(super) fn place(
         &mut self,
         now: Instant,
         request: &mut PendingRequest,

@@ -40,7 +40,7 @@ impl Brain {
         let mut dry_run = self.parts.scheduler.dry_run(self.context(now), request.pool);
         let admitted = self.admit_in(now, &mut dry_run, &request)?;
         let rules = self.parts.scheduler.rules_in(self.context(now), Some(&dry_run.flow), &request, None);
-        let choice = self.parts.choose(now, &request, rules, Mode::DryRun);
+        let choice = self.parts.choose(now, &request.query(), rules, Mode::DryRun);
         let is_learned = self.parts.fleet.rates().is_learned();
         let picked = match choice {
             WorkerChoice::Place(picked) | WorkerChoice::Reserve(picked) => Some(picked),
@@ -85,7 +85,7 @@ impl Brain {
         let allowed = scheduler.allowances.check(now, tenant, terms, request.tokens());
         allowed.map_err(rate_limited)?;
         let must_queue = dry_run.must_queue(scheduler, context, request);
-        if !must_queue || !fleet.anyone_takes(request.wanted, &request.tried) {
+        if !must_queue || !fleet.anyone_takes(request.wanted, request.barred()) {
             return Ok(Admitted::Directly);
         }
         self.join_in(now, dry_run, request)?;

@@ -43,7 +43,7 @@ impl Brain {
         let context = Context { now, settings, fleet: &parts.fleet };
         let must_queue = settings.enabled && parts.scheduler.must_queue(context, request);
         // A request that failed at every worker that could take it waits for none.
-        if must_queue && parts.fleet.anyone_takes(request.wanted, &request.tried) {
+        if must_queue && parts.fleet.anyone_takes(request.wanted, request.barred()) {
             if self.join(now, id, effects) {
                 self.serve_newcomer(now, id, effects);
                 self.announce_wait(id, effects);
@@ -182,7 +182,7 @@ impl Brain {
             return false;
         }
         // Requests for other workers neither go here nor keep others from it.
-        let takes = |it: &PendingRequest| worker.serves(it.wanted) && !it.tried.contains(&at);
+        let takes = |it: &PendingRequest| worker.serves(it.wanted) && !it.barred().bars(at);
         parts.scheduler.next_at(context, turn, |id| pending.get(&id.0).filter(|it| takes(it)), next);
         self.serve_first(now, ServeOrder { next, from: 0, at: Some(at) }, effects)
     }
@@ -204,7 +204,8 @@ impl Brain {
         let pool = parts.scheduler.pool_mut(request.pool)?;
         // Requests for other models may be waiting for other workers.
         let is_alike = |it: RequestId| {
-            pending.get(&it.0).is_some_and(|it| it.wanted == request.wanted && it.reservation().is_none())
+            let it = pending.get(&it.0).filter(|it| it.wanted == request.wanted && it.only == request.only);
+            it.is_some_and(|it| it.reservation().is_none())
         };
         pool.next(context, is_alike, next);
         next.iter().position(|&it| it == id)
@@ -308,7 +309,7 @@ impl Brain {
         let fleet = &self.parts.fleet;
         let is_stranded = |it: &&PendingRequest| {
             it.is_waiting()
-                && (pool_of(it.wanted, fleet) != it.pool || !fleet.anyone_may_take(it.wanted, &it.tried))
+                && (pool_of(it.wanted, fleet) != it.pool || !fleet.anyone_may_take(it.wanted, it.barred()))
         };
         let mut stranded: Vec<RequestId> =
             self.pending.values().filter(is_stranded).map(|it| it.id).collect();

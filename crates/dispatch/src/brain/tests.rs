@@ -19,6 +19,7 @@ use std::time::Duration;
 
 mod cache;
 mod continuation;
+mod fallback;
 mod peers;
 mod queue;
 mod record;
@@ -108,6 +109,7 @@ fn arrival(request: u64, model: Option<&str>) -> Arrival<'_> {
         deadline: None,
         prompt: None,
         may_split: true,
+        only: None,
     }
 }
 

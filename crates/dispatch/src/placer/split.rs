@@ -77,7 +77,7 @@ impl PrefillSurvey {
         if !query.may_split || !world.fleet.has_prefill_workers() {
             return;
         }
-        world.fleet.prefill_snapshots(world.now, query.wanted, query.tried, &mut self.snapshots);
+        world.fleet.prefill_snapshots(world.now, query.wanted, query.barred, &mut self.snapshots);
         if let Some(prompt) = query.prompt.filter(|_| sees_caches) {
             let (tokens, snapshots) = (query.ask.prefill, &self.snapshots);
             world.cache.show(CacheQuery { prompt, tokens, snapshots }, &mut self.held);

@@ -5,6 +5,7 @@ use std::time::Duration;
 use maitre_base::{Instant, Role, Tokens, WorkerId};
 
 use super::{Fleet, WorkerSnapshot};
+use crate::barred::Barred;
 use crate::model::Wanted;
 use crate::transfers::{Fetches, TransferTime};
 use crate::worker::Worker;
@@ -41,12 +42,12 @@ impl Fleet {
         &self,
         now: Instant,
         wanted: Wanted,
-        tried: &[WorkerId],
+        barred: Barred<'_>,
         snapshots: &mut Vec<WorkerSnapshot>,
     ) {
         let is_trusted = |it: &Worker| it.handoff_failed.is_none_or(|at| now.since(at) >= HANDOFF_PAUSE);
         let may =
-            |it: &&Worker| it.is_ready() && it.prefills(wanted) && is_trusted(it) && !tried.contains(&it.id);
+            |it: &&Worker| it.is_ready() && it.prefills(wanted) && is_trusted(it) && !barred.bars(it.id);
         snapshots.clear();
         snapshots.extend(self.workers().filter(may).map(|it| self.snapshot(now, wanted, it)));
     }

@@ -18,7 +18,7 @@ fn cards<'a>(names: &[&'a str]) -> Vec<Card<'a>> {
 
 fn candidates(fleet: &Fleet, wanted: Wanted, tried: &[WorkerId]) -> Vec<u32> {
     let mut snapshots = Vec::new();
-    fleet.snapshots(Instant::ZERO, wanted, tried, &mut snapshots);
+    fleet.snapshots(Instant::ZERO, wanted, Barred { tried, only: None }, &mut snapshots);
     snapshots.iter().map(|it| it.worker.0).collect()
 }
 
@@ -172,7 +172,7 @@ fn running_and_queued_requests_take_room() {
     fleet.report(Instant::ZERO, WorkerId(0), load);
     let pinned = |fleet: &Fleet, now| {
         let mut snapshots = Vec::new();
-        fleet.snapshots(now, Wanted::Anything, &[], &mut snapshots);
+        fleet.snapshots(now, Wanted::Anything, Barred::default(), &mut snapshots);
         let KvRoom { capacity, pinned } = snapshots[0].room.unwrap();
         assert_eq!(capacity, Tokens(1_600));
         pinned
@@ -194,7 +194,7 @@ fn an_engines_report_counts_until_it_is_stale() {
     let mut fleet = ready(1);
     let said = |fleet: &Fleet, now| {
         let mut snapshots = Vec::new();
-        fleet.snapshots(now, Wanted::Anything, &[], &mut snapshots);
+        fleet.snapshots(now, Wanted::Anything, Barred::default(), &mut snapshots);
         (snapshots[0].reported.waiting, snapshots[0].reported.kv_usage)
     };
     assert_eq!(said(&fleet, Instant::ZERO), (None, None));

@@ -185,6 +185,7 @@ impl Arrived {
             deadline: priority.deadline,
             prompt: None,
             may_split: false,
+            only: None,
         };
         Ok((arrival, urgency))
     }
@@ -242,6 +243,7 @@ fn unparsed(request: RequestId, bytes: usize, priority: Priority) -> Arrival<'st
         deadline: priority.deadline,
         prompt: None,
         may_split: false,
+        only: None,
     }
 }
 

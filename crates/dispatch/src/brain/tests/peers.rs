@@ -6,6 +6,7 @@
 use super::*;
 use crate::peers::{Assessment, Outbox, PeerUpdate};
 use maitre_cluster::{Spent, Verdict};
+use maitre_fleet::Barred;
 use maitre_fleet::rates::LinearFit;
 use maitre_fleet::worker::key;
 use maitre_index::PrefixHash;
@@ -210,7 +211,7 @@ fn a_recovering_worker_is_tried_by_one_router_at_a_time() {
     for (load, expected) in [(load(1, 100), vec![1]), (PromisedWork::default(), vec![0, 1])] {
         harness.promise_elsewhere(0, load);
         let mut fit = Vec::new();
-        harness.brain.fleet().snapshots(harness.now, Wanted::Anything, &[], &mut fit);
+        harness.brain.fleet().snapshots(harness.now, Wanted::Anything, Barred::default(), &mut fit);
         assert_eq!(fit.iter().map(|it| it.worker.0).collect::<Vec<_>>(), expected, "{load:?}");
     }
 }
