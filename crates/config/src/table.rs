@@ -4,6 +4,7 @@
 //! variable follow from its key.
 
 mod cluster;
+mod scaling;
 mod strategies;
 mod trust;
 
@@ -24,6 +25,7 @@ use crate::types::{
     URL_PATTERN, WORKER_LIST, WORKER_SOURCE,
 };
 use cluster::CLUSTER;
+use scaling::SCALING;
 use strategies::{
     CACHE_AWARE, DUALMAP, DYNAMO_COST, PREBLE, PREFIX_HASH, SESSION, STICKY_UNTIL_SATURATED, WEIGHTED,
 };
@@ -78,6 +80,7 @@ pub(crate) static SECTIONS: &[Section] = &[
     Section { title: Some("Decisions"), knobs: DECISIONS },
     Section { title: Some("Queue"), knobs: QUEUE },
     Section { title: Some("Tenants"), knobs: TENANTS },
+    Section { title: Some("Scaling"), knobs: SCALING },
     Section { title: Some("TLS"), knobs: TLS },
     Section { title: Some("Limits"), knobs: LIMITS },
     Section { title: Some("Timeouts"), knobs: TIMEOUTS },

@@ -27,6 +27,7 @@ use crate::placer::strategies::Strategies;
 use crate::placer::survey::Survey;
 use crate::request::PendingRequest;
 use crate::reservations::Reservations;
+use crate::scaling::{ModelScaling, Scaling, ScalingSources};
 use crate::scheduler::{Context, Scheduler};
 use crate::settings::BrainSettings;
 
@@ -69,6 +70,7 @@ struct Parts {
     scheduler: Scheduler,
     placer: Placer,
     observer: Observer,
+    scaling: Scaling,
 }
 
 /// Where an event may have made room.
@@ -91,6 +93,7 @@ impl Brain {
                 scheduler: Scheduler::new(settings.budget),
                 placer: Placer::new(strategies, settings.needs(), settings.seed),
                 observer: Observer::new(settings.watch(), settings.shares, settings.seed),
+                scaling: Scaling::default(),
                 settings,
             },
             next: Vec::new(),
@@ -161,6 +164,11 @@ impl Brain {
     /// How good recent predictions of first tokens were.
     pub fn prediction(&self) -> Prediction {
         self.parts.observer.forecast().prediction()
+    }
+
+    /// How many workers each model should have, as of the last tick.
+    pub fn scaling(&self) -> &[ModelScaling] {
+        self.parts.scaling.models()
     }
 
     /// The prefixes that recent prompts have in common, those with the most tokens first.
@@ -309,6 +317,7 @@ impl Brain {
         self.presume_prefilled(now);
         self.parts.scheduler.count_workers(&self.parts.fleet);
         self.parts.observer.tick(now, &self.parts.fleet);
+        self.parts.compute_scaling(now);
         if std::mem::take(&mut self.parts.scheduler.fleet_changed) {
             self.refuse_stranded(effects);
         }
@@ -368,6 +377,11 @@ impl Parts {
         if matches!(change.to, HealthState::Suspect { .. }) {
             effects.push(Effect::Probe { worker });
         }
+    }
+
+    fn compute_scaling(&mut self, now: Instant) {
+        let Parts { fleet, scheduler, settings, scaling, .. } = self;
+        scaling.tick(now, ScalingSources { fleet, scheduler, settings: &settings.scaling });
     }
 
     fn promise_changed(&mut self, worker: WorkerId) {

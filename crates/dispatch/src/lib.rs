@@ -16,6 +16,7 @@ pub mod peers;
 pub mod placer;
 mod request;
 mod reservations;
+pub mod scaling;
 pub mod scheduler;
 pub mod settings;
 

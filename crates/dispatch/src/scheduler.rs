@@ -167,6 +167,11 @@ impl Scheduler {
         self.allowances.share(RouterShare::of(live, known));
     }
 
+    /// Routers that share the fleet and are live, this one included.
+    pub(crate) fn live_routers(&self) -> u32 {
+        self.routers.live
+    }
+
     /// The part of each tenant's limit that this router grants: less than one while other routers are unreachable.
     pub(crate) fn limit_share(&self) -> f64 {
         RouterShare::of(self.routers.live, self.routers.known).part()

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use maitre_fleet::health;
+use maitre_fleet::scaling::ScalingSettings;
 use maitre_index as index;
 use maitre_policy::split::SplitRule;
 use maitre_policy::{Name, Needs, StrategyKnobs};
@@ -28,6 +29,7 @@ pub struct BrainSettings {
     pub pull_patience: Duration,
     pub index: index::IndexSettings,
     pub queue: queue::QueueSettings,
+    pub scaling: ScalingSettings,
     /// Every prompt is read, even if no strategy uses caches, since the traffic is recorded.
     pub reads_all: bool,
     pub explain: RecordSettings,
@@ -64,6 +66,7 @@ impl Default for BrainSettings {
             pull_patience: PULL_PATIENCE,
             index: index::IndexSettings::default(),
             queue: queue::QueueSettings::default(),
+            scaling: ScalingSettings::default(),
             reads_all: false,
             explain: RecordSettings::default(),
             shadows: Vec::new(),

@@ -12,6 +12,7 @@ pub mod load;
 pub mod model;
 pub mod pulls;
 pub mod rates;
+pub mod scaling;
 mod staleness;
 pub mod transfers;
 pub mod worker;

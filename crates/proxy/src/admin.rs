@@ -279,6 +279,7 @@ impl Call<'_> {
             Action::Config => self.json(&ConfigText { toml: admin.program.config() }),
             Action::Reload => self.json(&act::reload(admin).await?),
             Action::Index => self.json(&view::index(router)),
+            Action::Scaling => self.json(&view::scaling(router)),
             Action::Cluster => self.json(&cluster::view(router)),
             Action::Log => self.json(&LogLevel { level: admin.program.log_level() }),
             Action::SetLog => self.json(&act::set_log(admin, self.body)?),

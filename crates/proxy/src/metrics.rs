@@ -9,6 +9,7 @@ mod exposition;
 mod in_flight;
 mod process;
 mod queue;
+mod scaling;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -38,6 +39,7 @@ pub(crate) use exposition::MetricsFormat;
 use in_flight::InFlight;
 use process::Process;
 use queue::Queue;
+use scaling::Scaling;
 
 use crate::in_flight::LaneSums;
 use crate::outcome::RequestOutcome;
@@ -88,6 +90,7 @@ pub(crate) struct Metrics {
     pub(crate) caches: Caches,
     pub(crate) queue: Queue,
     decisions: Decisions,
+    scaling: Scaling,
     cluster: ClusterMetrics,
     pub(crate) record: RecordCounts,
     pub(crate) traces: TraceCounts,
@@ -270,10 +273,9 @@ impl Metrics {
         let (decisions, cluster) = (Decisions::new(registry), ClusterMetrics::new(registry));
         let (record, traces) = (RecordCounts::new(registry), TraceCounts::new(registry));
         let (splits, lanes) = (SplitCounts::new(registry), InFlight::new(registry));
-        let continuations = Continuations::new(registry);
-        let in_flight = Gauge::default();
+        let (continuations, scaling) = (Continuations::new(registry), Scaling::new(registry));
+        let (in_flight, connections) = (Gauge::default(), Gauge::default());
         registry.register("requests_in_flight", "Requests in flight", in_flight.clone());
-        let connections = Gauge::default();
         registry.register("connections", "Client connections", connections.clone());
         let mut seconds = |name, help| {
             let histogram = seconds_histogram();
@@ -305,6 +307,7 @@ impl Metrics {
             caches,
             queue,
             decisions,
+            scaling,
             cluster,
             record,
             traces,
@@ -368,6 +371,7 @@ impl Metrics {
         self.caches.set(brain);
         self.queue.set(brain);
         self.decisions.set(brain);
+        self.scaling.set(brain);
         self.workers.iter().for_each(|it| it.gauge.clear());
         for worker in brain.fleet().workers() {
             for state in HealthState::NAMES {

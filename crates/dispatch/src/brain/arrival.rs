@@ -25,6 +25,7 @@ impl Brain {
         let id = arrival.request;
         match self.parts.accept(now, arrival) {
             Ok(request) => {
+                self.parts.scaling.arrived(now, &request, &self.parts.settings.scaling);
                 self.pending.insert(id.0, request);
                 self.admit(now, id, Refusal::NoWorker, effects);
             }

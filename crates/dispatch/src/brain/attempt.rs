@@ -192,11 +192,10 @@ impl Parts {
         let survey = self.placer.survey();
         let snapshot = survey.snapshots[picked.place];
         let held = survey.held.get(picked.place).copied();
-        let mut promise = survey.promise_at(&request.ask, picked.place);
+        let whole = survey.promise_at(&request.ask, picked.place);
         let fetch = if split.is_some() { Fetch::default() } else { survey.pulls.at(picked.place) };
-        if split.is_some() {
-            promise.prefill = Tokens::ZERO;
-        }
+        let promise = if split.is_some() { Promise { prefill: Tokens::ZERO, ..whole } } else { whole };
+        self.scaling.placed(now, request, promise.prefill.0);
         let ticket = self.record(now, request, picked, split.as_ref().map(Split::choice));
         let worker = snapshot.worker;
         let ahead = (snapshot.wait_seconds / snapshot.prefill.slope) as u64;

@@ -23,6 +23,7 @@ mod fallback;
 mod peers;
 mod queue;
 mod record;
+mod scaling;
 mod split;
 mod worker_ids;
 

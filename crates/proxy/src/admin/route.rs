@@ -9,6 +9,7 @@ use maitre_views::control::{
 };
 use maitre_views::decision::{ClientRequest, DecisionDetail, DecisionList};
 use maitre_views::overview::{History, LiveEvents, Overview};
+use maitre_views::scaling::ScalingView;
 use maitre_views::schema::{JsonShape, View as _};
 use maitre_views::worker::{WorkerList, WorkerView};
 
@@ -33,6 +34,7 @@ pub(crate) enum Action {
     Config,
     Reload,
     Index,
+    Scaling,
     Cluster,
     Log,
     SetLog,
@@ -135,6 +137,8 @@ pub(crate) static ROUTES: &[Route] = &[
         .doc("Read the settings again. If they are invalid, the old ones stay in force."),
     route(Method::GET, "/admin/v1/index", Action::Index, IndexView::SHAPE)
         .doc("The size of the prefix index, in total and by worker."),
+    route(Method::GET, "/admin/v1/scaling", Action::Scaling, ScalingView::SHAPE)
+        .doc("How many workers each model should have, and why."),
     route(Method::GET, "/admin/v1/cluster", Action::Cluster, Option::<ClusterView>::SHAPE).doc(
         "The routers of the cluster: state, lag and share of the requests of each. Null without a cluster.",
     ),

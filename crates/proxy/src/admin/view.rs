@@ -9,6 +9,7 @@ use maitre_base::{ClassId, Instant, WorkerId};
 use maitre_dispatch::Brain;
 use maitre_dispatch::observer::hot::Hot;
 use maitre_dispatch::observer::shadow::ShadowScore;
+use maitre_dispatch::scaling::ModelScaling;
 use maitre_fleet::{HealthState, Models, Worker};
 use maitre_policy::Name;
 use maitre_queue::Class;
@@ -17,6 +18,7 @@ use maitre_views::overview::{
     ClassQueueView, DiscoverySource, History, HotPrefix, LastSecond, Overview, PredictionError, QueueView,
     ShadowMeans, TotalCounts,
 };
+use maitre_views::scaling::{ModelScalingView, ScalingView};
 use maitre_views::text::Text;
 use maitre_views::worker::{ConcurrencyLimits, LearnedRates, PromisedLoad, Rates, WorkerList, WorkerView};
 
@@ -269,5 +271,24 @@ pub(super) fn index(router: &RouterState) -> IndexView {
             bytes_max,
             workers: brain.fleet().workers().map(indexed).collect(),
         }
+    })
+}
+
+pub(super) fn scaling(router: &RouterState) -> ScalingView {
+    router.brain.read(|brain| {
+        let view = |it: &ModelScaling| ModelScalingView {
+            model: it
+                .model
+                .and_then(|it| brain.fleet().name(it))
+                .map_or_else(Text::default, |it| it.to_string().into()),
+            desired_workers: it.desired.workers,
+            workers: it.workers,
+            reason: it.desired.reason.name().into(),
+            load: it.desired.load,
+            load_ahead: it.desired.load_ahead,
+            backlog_s: it.desired.backlog_s,
+            kv_usage: it.desired.kv_usage,
+        };
+        ScalingView { models: brain.scaling().iter().map(view).collect() }
     })
 }

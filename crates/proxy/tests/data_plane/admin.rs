@@ -149,6 +149,32 @@ async fn the_overview_equals_the_metrics() {
 }
 
 #[tokio::test]
+async fn the_number_of_workers_is_the_same_in_json_and_metrics() {
+    let fixture = fixture(2).await;
+    let mut operator = Operator::at(&fixture).await;
+    let scaling = within(async {
+        loop {
+            let scaling = operator.see("/admin/v1/scaling").await;
+            // The brain computes it at its ticks.
+            if scaling["models"][0]["workers"] == 2 {
+                break scaling;
+            }
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    let model = &scaling["models"][0];
+    assert_eq!((&model["desired_workers"], &model["reason"]), (&json!(1), &json!("least")));
+    let page = fixture.router.metrics();
+    let name = model["model"].as_str().unwrap();
+    assert_eq!(metric(&page, &format!("maitre_desired_workers{{model=\"{name}\"}}")), 1.0);
+    assert_eq!(
+        metric(&page, &format!("maitre_desired_workers_reason{{model=\"{name}\",reason=\"least\"}}")),
+        1.0
+    );
+}
+
+#[tokio::test]
 async fn a_decision_lists_the_cost_of_every_candidate() {
     let fixture = fixture(3).await;
     let answers = chats(&fixture, 5).await;

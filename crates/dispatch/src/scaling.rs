@@ -1,0 +1,133 @@
+//! How many workers each model should have: feeds `maitre_fleet::scaling` with what arrives and what there is.
+//!
+//! Nothing here is read by a decision. The number is for whatever starts and stops workers.
+
+use std::time::Duration;
+
+use maitre_base::hash::NumberMap;
+use maitre_base::{ClassId, Instant};
+use maitre_fleet::fleet::MODELS_MAX;
+use maitre_fleet::scaling::demand::{ArrivedWork, TokenCosts};
+use maitre_fleet::scaling::{DesiredWorkers, PoolLoad, Scaler, ScalingSettings};
+use maitre_fleet::{Fleet, ModelId, Worker};
+use maitre_queue::settings::CLASSES_MAX;
+
+use crate::request::{PendingRequest, PoolId};
+use crate::scheduler::Scheduler;
+
+/// How often the numbers are computed.
+const EVERY: Duration = Duration::from_secs(1);
+
+/// What one model's fleet should be.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ModelScaling {
+    /// None for the workers that list no models.
+    pub model: Option<ModelId>,
+    /// Workers that take requests now.
+    pub workers: u32,
+    pub desired: DesiredWorkers,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Scaling {
+    /// By `PoolId`; as many as there are models, at most.
+    scalers: NumberMap<Scaler>,
+    /// In order of the models' numbers.
+    models: Vec<ModelScaling>,
+    computed: Instant,
+}
+
+/// What the numbers are computed from.
+#[derive(Clone, Copy)]
+pub(crate) struct ScalingSources<'a> {
+    pub(crate) fleet: &'a Fleet,
+    pub(crate) scheduler: &'a Scheduler,
+    pub(crate) settings: &'a ScalingSettings,
+}
+
+impl Scaling {
+    pub(crate) fn models(&self) -> &[ModelScaling] {
+        &self.models
+    }
+
+    pub(crate) fn arrived(&mut self, now: Instant, request: &PendingRequest, settings: &ScalingSettings) {
+        let due = request.deadline.map_or(settings.ttft, |it| it.since(now));
+        let (prompt_tokens, answer_tokens) = (request.ask.prefill.0, request.ask.decode.0);
+        if let Some(scaler) = self.scaler(request.pool) {
+            scaler.arrived(now, ArrivedWork { prompt_tokens, answer_tokens, due });
+        }
+    }
+
+    /// A request was placed; so much of its prompt is to be computed. Its first placement counts.
+    pub(crate) fn placed(&mut self, now: Instant, request: &PendingRequest, prefill_tokens: u64) {
+        if request.ask.attempt > 0 || !request.recalled.is_empty() {
+            return;
+        }
+        if let Some(scaler) = self.scaler(request.pool) {
+            scaler.placed(now, request.ask.prefill.0, prefill_tokens);
+        }
+    }
+
+    fn scaler(&mut self, pool: PoolId) -> Option<&mut Scaler> {
+        if self.scalers.len() > MODELS_MAX && !self.scalers.contains_key(&pool.0) {
+            return None;
+        }
+        Some(self.scalers.entry(pool.0).or_default())
+    }
+
+    /// Computes the numbers anew, once in a while: of all models that a worker serves or that requests came for.
+    pub(crate) fn tick(&mut self, now: Instant, sources: ScalingSources<'_>) {
+        if !self.models.is_empty() && now.since(self.computed) < EVERY {
+            return;
+        }
+        self.computed = now;
+        let answering = sources.fleet.workers().filter(|it| it.answers());
+        let mut pools: Vec<PoolId> = answering.map(|it| PoolId::of(sources.fleet.base_of(it.id))).collect();
+        pools.extend(self.scalers.keys().map(|&it| PoolId(it)));
+        pools.sort_unstable_by_key(|it| it.0);
+        pools.dedup();
+        self.models.clear();
+        for pool in pools {
+            let load = pool_load(now, pool, sources);
+            let routers = sources.scheduler.live_routers();
+            let Some(scaler) = self.scaler(pool) else { continue };
+            let desired = scaler.desired(now, &load, routers, sources.settings);
+            self.models.push(ModelScaling { model: pool.model(), workers: load.workers, desired });
+        }
+    }
+}
+
+/// What the workers of a pool have, and what waits for them.
+fn pool_load(now: Instant, pool: PoolId, sources: ScalingSources<'_>) -> PoolLoad {
+    let ScalingSources { fleet, scheduler, .. } = sources;
+    let rates = fleet.rates();
+    let mut load = PoolLoad {
+        workers: 0,
+        costs: TokenCosts { prefill_s: rates.prefill.slope, answer_s: rates.decode.slope },
+        waiting: 0,
+        backlog_s: 0.0,
+        kv_tokens: 0.0,
+        kv_tokens_each: None,
+    };
+    let (mut capacity, mut reporting) = (0.0, 0.0);
+    let is_here = |it: &&Worker| it.answers() && it.is_fit() && PoolId::of(fleet.base_of(it.id)) == pool;
+    for worker in fleet.workers().filter(is_here) {
+        load.workers += 1;
+        let Some(snapshot) = fleet.snapshot_of(now, worker.id) else { continue };
+        load.backlog_s += snapshot.wait_seconds.max(0.0);
+        let Some(room) = snapshot.room else { continue };
+        load.kv_tokens += room.pinned.0 as f64;
+        capacity += room.capacity.0 as f64;
+        reporting += 1.0;
+    }
+    load.kv_tokens_each = (reporting > 0.0).then(|| capacity / reporting);
+    if let Some(pool) = scheduler.pool(pool) {
+        for class in (0..CLASSES_MAX as u8).map(ClassId) {
+            let waiting = pool.queue.waiting(class);
+            load.waiting += waiting.requests;
+            load.backlog_s += waiting.cost * rates.prefill.slope;
+            load.kv_tokens += waiting.tokens as f64;
+        }
+    }
+    load
+}

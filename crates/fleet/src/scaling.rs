@@ -1,0 +1,295 @@
+//! How many workers a model should have, and why: a number for whatever starts and stops workers.
+//!
+//! A count of waiting requests says too late that workers are missing, and nothing about how many: it is zero until they
+//! are missing, and one worker more or ten do not change it before they have started. The router knows more. It sees the
+//! work arrive, in tokens; it has learned how long a token takes; it knows when first tokens are due and how much KV cache
+//! is in use. So it asks: with the work that will arrive when a worker that is ordered now is ready, how many workers keep
+//! the promised first tokens? Four answers, of which the largest counts:
+//!
+//! - **Demand**: seconds of work that arrive in a second. A worker does one.
+//! - **Deadlines**: at this many workers, few enough requests wait longer than they may. Short deadlines and unequal prompts
+//!   need more room than long ones.
+//! - **Backlog**: what waits, and will not be done before new workers come, is to be done soon after.
+//! - **KV cache**: what requests hold must fit.
+//!
+//! The number rises at once. It falls to the most that was needed during `settle`, so that it does not follow the noise.
+//!
+//! What is left out: how long a particular fleet takes to start (a setting), what a worker costs, and prefill workers.
+
+pub mod demand;
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use maitre_base::Instant;
+
+use demand::{ArrivedWork, Demand, DemandNow, TokenCosts};
+
+/// The part of a worker's time that may be used in the mean. Above it, waits explode with any error of a forecast.
+const BUSY_MAX: f64 = 0.85;
+/// The part of first tokens that may come late for lack of workers.
+const LATE: f64 = 0.01;
+/// The part of the KV cache that may be in use: engines preempt requests when it is full.
+const KV_MAX: f64 = 0.85;
+/// Within what time a backlog should be gone once the workers are there, or within a deadline if that is longer.
+const CLEAR: Duration = Duration::from_secs(15);
+/// How often what was needed is remembered.
+const STEP: Duration = Duration::from_secs(5);
+/// The most workers that are ever asked for.
+pub const DESIRED_MAX: u32 = 4_096;
+/// The longest `settle`.
+pub const SETTLE_MAX: Duration = Duration::from_secs(3_600);
+
+/// What an operator may configure about the number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ScalingSettings {
+    /// How soon first tokens are due of requests without a deadline.
+    pub ttft: Duration,
+    /// From the moment a worker is ordered until it takes requests.
+    pub start_up: Duration,
+    /// How long the number stays at what was needed.
+    pub settle: Duration,
+    /// After how long without requests no worker is needed; zero: one always is.
+    pub idle: Duration,
+}
+
+impl Default for ScalingSettings {
+    fn default() -> ScalingSettings {
+        ScalingSettings {
+            ttft: Duration::from_secs(2),
+            // Chosen: a container whose image is on the node loads an 8B model in about this time.
+            start_up: Duration::from_secs(90),
+            settle: Duration::from_secs(180),
+            idle: Duration::ZERO,
+        }
+    }
+}
+
+/// The workers of a model, at one instant.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct PoolLoad {
+    /// Workers that take requests.
+    pub workers: u32,
+    pub costs: TokenCosts,
+    /// Requests in the router's queue.
+    pub waiting: u32,
+    /// Seconds of work that wait: in the queue, and prompts at workers that are not computed yet.
+    pub backlog_s: f64,
+    /// KV tokens that requests hold and will hold, the queued ones included.
+    pub kv_tokens: f64,
+    /// KV tokens that one worker has room for, if known.
+    pub kv_tokens_each: Option<f64>,
+}
+
+/// What the number follows from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ScalingReason {
+    /// No request has come for `idle`.
+    Idle,
+    /// One worker does.
+    Least,
+    /// Work arrives, or will.
+    Demand,
+    /// With fewer, first tokens would come late.
+    Deadlines,
+    /// Requests wait that new workers must serve.
+    Backlog,
+    /// The KV cache of fewer would be full.
+    KvCache,
+    /// More was needed a short while ago.
+    Settling,
+}
+
+impl ScalingReason {
+    pub const ALL: [ScalingReason; 7] = [
+        ScalingReason::Idle,
+        ScalingReason::Least,
+        ScalingReason::Demand,
+        ScalingReason::Deadlines,
+        ScalingReason::Backlog,
+        ScalingReason::KvCache,
+        ScalingReason::Settling,
+    ];
+
+    pub const fn name(self) -> &'static str {
+        match self {
+            ScalingReason::Idle => "idle",
+            ScalingReason::Least => "least",
+            ScalingReason::Demand => "demand",
+            ScalingReason::Deadlines => "deadlines",
+            ScalingReason::Backlog => "backlog",
+            ScalingReason::KvCache => "kv-cache",
+            ScalingReason::Settling => "settling",
+        }
+    }
+}
+
+/// How many workers a model should have, and the figures behind it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct DesiredWorkers {
+    pub workers: u32,
+    pub reason: ScalingReason,
+    /// Seconds of work that arrive in a second, now and after `start_up`.
+    pub load: f64,
+    pub load_ahead: f64,
+    pub backlog_s: f64,
+    /// The part of the KV cache that is in use, if known.
+    pub kv_usage: Option<f64>,
+}
+
+/// The number for one model.
+#[derive(Clone, Debug, Default)]
+pub struct Scaler {
+    demand: Demand,
+    /// What was needed, by the number of the step: those of `settle`, and only those that no later one exceeds.
+    needs: VecDeque<(u64, u32)>,
+}
+
+impl Scaler {
+    pub fn arrived(&mut self, now: Instant, work: ArrivedWork) {
+        self.demand.arrived(now, work);
+    }
+
+    /// A request was placed; so much of its prompt is to be computed.
+    pub fn placed(&mut self, now: Instant, prompt_tokens: u64, prefill_tokens: u64) {
+        self.demand.placed(now, prompt_tokens, prefill_tokens);
+    }
+
+    /// The number at this moment. It wants to be asked every few seconds: it remembers what was needed when it was.
+    pub fn desired(
+        &mut self,
+        now: Instant,
+        load: &PoolLoad,
+        routers: u32,
+        settings: &ScalingSettings,
+    ) -> DesiredWorkers {
+        let demand = self.demand.now(now, settings.start_up, load.costs).times(f64::from(routers.max(1)));
+        let (needed, reason) = match self.is_idle(now, load, settings) {
+            true => (0, ScalingReason::Idle),
+            false => need(&demand, load, settings),
+        };
+        let workers = self.settle(now, needed, settings.settle.min(SETTLE_MAX));
+        let kv_usage = load.kv_tokens_each.map(|it| load.kv_tokens / (it * f64::from(load.workers.max(1))));
+        DesiredWorkers {
+            workers,
+            reason: if workers > needed { ScalingReason::Settling } else { reason },
+            load: demand.load,
+            load_ahead: demand.ahead,
+            backlog_s: load.backlog_s,
+            kv_usage: kv_usage.filter(|it| it.is_finite()),
+        }
+    }
+
+    /// Whether no worker is needed.
+    fn is_idle(&self, now: Instant, load: &PoolLoad, settings: &ScalingSettings) -> bool {
+        let is_quiet = self.demand.last().is_none_or(|it| now.since(it) >= settings.idle);
+        !settings.idle.is_zero() && load.waiting == 0 && load.kv_tokens <= 0.0 && is_quiet
+    }
+
+    /// Remembers what is needed now; returns the most that was within `settle`.
+    fn settle(&mut self, now: Instant, needed: u32, settle: Duration) -> u32 {
+        let step = now.as_nanos() / STEP.as_nanos() as u64;
+        let kept = settle.as_nanos().div_ceil(STEP.as_nanos()) as u64;
+        while self.needs.back().is_some_and(|it| it.1 <= needed) {
+            self.needs.pop_back();
+        }
+        // Of one step, the first and largest is left.
+        if self.needs.back().is_none_or(|it| it.0 < step) {
+            self.needs.push_back((step, needed));
+        }
+        while self.needs.front().is_some_and(|it| it.0 + kept < step) {
+            self.needs.pop_front();
+        }
+        self.needs.front().map_or(needed, |it| it.1)
+    }
+}
+
+impl DemandNow {
+    /// With so many routers that each get as much.
+    fn times(self, routers: f64) -> DemandNow {
+        DemandNow {
+            load: self.load * routers,
+            ahead: self.ahead * routers,
+            requests_per_s: self.requests_per_s * routers,
+            ..self
+        }
+    }
+}
+
+/// What is needed at this moment, and why.
+fn need(demand: &DemandNow, load: &PoolLoad, settings: &ScalingSettings) -> (u32, ScalingReason) {
+    let by_demand = whole(demand.ahead / BUSY_MAX);
+    let by_deadline = for_deadlines(demand, by_demand.max(1));
+    let by_backlog = for_backlog(demand, load, settings);
+    let by_kv = for_kv(demand, load);
+    let answers = [
+        (1, ScalingReason::Least),
+        (by_demand, ScalingReason::Demand),
+        (by_deadline, ScalingReason::Deadlines),
+        (by_backlog, ScalingReason::Backlog),
+        (by_kv, ScalingReason::KvCache),
+    ];
+    // Of equal answers, the first: it is the simplest.
+    let most = |best: (u32, ScalingReason), it: (u32, ScalingReason)| if it.0 > best.0 { it } else { best };
+    answers.into_iter().fold((0, ScalingReason::Least), most)
+}
+
+/// The fewest workers, at least so many, at which few enough requests wait longer than they may.
+fn for_deadlines(demand: &DemandNow, least: u32) -> u32 {
+    let is_enough = |workers: &u32| late_part(demand, *workers) <= LATE;
+    // A prompt that takes longer than its deadline on an idle worker is late however many there are.
+    let hopeless = demand.due_s <= demand.prefill_s;
+    if hopeless || demand.requests_per_s <= 0.0 {
+        return least;
+    }
+    (least..=DESIRED_MAX).find(is_enough).unwrap_or(DESIRED_MAX)
+}
+
+/// The part of requests that wait longer than they may, with so many workers behind one queue.
+///
+/// Decoding takes its part of each worker's time, and prompts are computed one after the other in the rest. By the usual
+/// approximation of such queues (Sakasegawa), all n workers are busy for ρ to the power √(2(n+1)) − 1 of the time, and
+/// the waits of requests that find them so are exponential.
+fn late_part(demand: &DemandNow, workers: u32) -> f64 {
+    let count = f64::from(workers);
+    let arriving = demand.requests_per_s * demand.ahead / demand.load.max(f64::MIN_POSITIVE);
+    let prefill = arriving * demand.prefill_s / count;
+    let left = 1.0 - (demand.ahead / count - prefill).max(0.0);
+    let slack = demand.due_s - demand.prefill_s / left;
+    if prefill >= left || slack <= 0.0 {
+        return 1.0;
+    }
+    let busy = prefill / left;
+    let all_busy = busy.powf((2.0 * (count + 1.0)).sqrt() - 1.0);
+    // What a request that waits has before it: half of a prompt, and of a long one more often than of a short one.
+    let before = demand.prefill_squared_s / (2.0 * demand.prefill_s.max(f64::MIN_POSITIVE)) / left;
+    let wait = before / (count * (1.0 - busy));
+    all_busy * (-slack / wait.max(f64::MIN_POSITIVE)).exp()
+}
+
+/// Enough to do what will be left of the backlog when a new worker is ready.
+fn for_backlog(demand: &DemandNow, load: &PoolLoad, settings: &ScalingSettings) -> u32 {
+    let start_up = settings.start_up.as_secs_f64();
+    let spare = f64::from(load.workers) - demand.ahead;
+    let left = load.backlog_s - spare * start_up;
+    if left <= 0.0 || load.backlog_s <= demand.due_s * f64::from(load.workers) {
+        return 0;
+    }
+    let clear = CLEAR.as_secs_f64().max(demand.due_s);
+    whole(demand.ahead / BUSY_MAX + left.min(load.backlog_s) / clear)
+}
+
+/// Enough for what requests hold, and will hold once more of them come.
+fn for_kv(demand: &DemandNow, load: &PoolLoad) -> u32 {
+    let growth = (demand.ahead / demand.load.max(f64::MIN_POSITIVE)).clamp(1.0, 10.0);
+    let each = load.kv_tokens_each.filter(|&it| it > 0.0);
+    each.map_or(0, |it| whole(load.kv_tokens * growth / (it * KV_MAX)))
+}
+
+/// Rounded up, within what may be asked for.
+fn whole(workers: f64) -> u32 {
+    workers.ceil().clamp(0.0, f64::from(DESIRED_MAX)) as u32
+}
+
+#[cfg(test)]
+mod tests;

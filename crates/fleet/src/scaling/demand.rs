@@ -1,0 +1,252 @@
+//! How much work arrives for one model: what arrived lately, whether it grows, and by how much.
+//!
+//! Work is kept in tokens, in buckets of ten seconds, and becomes seconds only when it is read: rates and hit ratios that
+//! were learned meanwhile then count for all of it. A request's work is `prefill · seconds a token + answer · seconds a
+//! step and request`, what it adds to the steps of its worker. So one worker does at most one second of work a second.
+//!
+//! Traffic is noisy, and a forecast that follows the noise adds workers for nothing. So the last seconds count against
+//! the last minute, and a trend counts at all, only as far as chance does not explain them.
+
+use std::time::Duration;
+
+use maitre_base::Instant;
+
+/// The span of one bucket. Chosen: traces and clients send in batches every few seconds, which shorter buckets would take
+/// for changes.
+const BUCKET: Duration = Duration::from_secs(10);
+/// How many are kept: five minutes.
+const BUCKETS: usize = 30;
+/// The buckets that say how much arrives, and the newest of them, which say whether that has just changed.
+const LEVEL: usize = 6;
+const NEWEST: usize = 2;
+/// The buckets that a trend is fitted to: a minute shows a steep rise soon, two show a slow one.
+const TRENDS: [usize; 2] = [6, 12];
+/// How many standard errors count as chance.
+const CHANCE: f64 = 2.0;
+
+/// One request, as it arrived.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ArrivedWork {
+    pub prompt_tokens: u64,
+    pub answer_tokens: u64,
+    /// How soon its first token is due.
+    pub due: Duration,
+}
+
+/// Seconds of a worker's time, by what a request asks for.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct TokenCosts {
+    pub prefill_s: f64,
+    pub answer_s: f64,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Bucket {
+    requests: f64,
+    prompt: f64,
+    answer: f64,
+    due_s: f64,
+    /// Requests that were placed, their prompts, and what of those was not cached, with its squares.
+    placed: f64,
+    placed_prompt: f64,
+    prefill: f64,
+    prefill_squared: f64,
+}
+
+impl Bucket {
+    fn plus(self, other: &Bucket) -> Bucket {
+        Bucket {
+            requests: self.requests + other.requests,
+            prompt: self.prompt + other.prompt,
+            answer: self.answer + other.answer,
+            due_s: self.due_s + other.due_s,
+            placed: self.placed + other.placed,
+            placed_prompt: self.placed_prompt + other.placed_prompt,
+            prefill: self.prefill + other.prefill,
+            prefill_squared: self.prefill_squared + other.prefill_squared,
+        }
+    }
+}
+
+/// What arrives, in seconds of work.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct DemandNow {
+    /// Seconds of work that arrive in a second.
+    pub load: f64,
+    /// The same, so long ahead.
+    pub ahead: f64,
+    pub requests_per_s: f64,
+    /// Of one request: its mean prefill in seconds, and the mean of the squares.
+    pub prefill_s: f64,
+    pub prefill_squared_s: f64,
+    /// How soon first tokens are due, in the mean.
+    pub due_s: f64,
+}
+
+/// What has arrived in the last five minutes.
+#[derive(Clone, Debug, Default)]
+pub struct Demand {
+    /// By number of the bucket, modulo their count.
+    buckets: [Bucket; BUCKETS],
+    /// The number of the bucket that is being filled.
+    current: u64,
+    /// When anything first arrived, and when it last did.
+    first: Option<Instant>,
+    last: Option<Instant>,
+}
+
+impl Demand {
+    pub fn arrived(&mut self, now: Instant, work: ArrivedWork) {
+        self.advance(now);
+        self.first.get_or_insert(now);
+        self.last = Some(now);
+        let bucket = self.bucket_mut();
+        bucket.requests += 1.0;
+        bucket.prompt += work.prompt_tokens as f64;
+        bucket.answer += work.answer_tokens as f64;
+        bucket.due_s += work.due.as_secs_f64();
+    }
+
+    /// A request was placed; so much of its prompt is to be computed.
+    pub fn placed(&mut self, now: Instant, prompt_tokens: u64, prefill_tokens: u64) {
+        self.advance(now);
+        let (bucket, prefill) = (self.bucket_mut(), prefill_tokens as f64);
+        bucket.placed += 1.0;
+        bucket.placed_prompt += prompt_tokens as f64;
+        bucket.prefill += prefill;
+        bucket.prefill_squared += prefill * prefill;
+    }
+
+    /// When the last request arrived.
+    pub fn last(&self) -> Option<Instant> {
+        self.last
+    }
+
+    /// What arrives now, and `lead` ahead.
+    pub fn now(&mut self, now: Instant, lead: Duration, costs: TokenCosts) -> DemandNow {
+        self.advance(now);
+        let Some(first) = self.first else { return DemandNow::default() };
+        let all = self.sum(BUCKETS);
+        let is_placed = all.placed > 0.0 && all.placed_prompt > 0.0;
+        // Before any request was placed, nothing is known to be cached.
+        let uncached = if is_placed { all.prefill / all.placed_prompt } else { 1.0 };
+        let prefill_token_s = costs.prefill_s * uncached;
+        let work = |it: &Bucket| it.prompt * prefill_token_s + it.answer * costs.answer_s;
+        let (level, seconds) = (self.sum(LEVEL), self.span(now, first, LEVEL));
+        let load = self.raised(now, first, work(&level) / seconds, &work);
+        let ahead = load.max(self.forecast(now, first, lead, &work));
+        let squares = if is_placed { all.prefill_squared / all.placed } else { mean_square(&all) };
+        DemandNow {
+            load,
+            ahead,
+            requests_per_s: level.requests / seconds,
+            prefill_s: all.prompt / all.requests.max(1.0) * prefill_token_s,
+            prefill_squared_s: squares * costs.prefill_s * costs.prefill_s,
+            due_s: all.due_s / all.requests.max(1.0),
+        }
+    }
+
+    /// This load, or that of the newest buckets, as far as it is above by more than chance.
+    fn raised(&self, now: Instant, first: Instant, load: f64, work: &impl Fn(&Bucket) -> f64) -> f64 {
+        let newest = self.sum(NEWEST);
+        let seconds = self.span(now, first, NEWEST);
+        if newest.requests < 1.0 {
+            return load;
+        }
+        // Requests come at random, and in unequal sizes: the error of a sum of n of them is about its 1 / √n.
+        let mean = work(&newest) / seconds;
+        let error = mean * (self.dispersion() / newest.requests).sqrt();
+        load.max(mean - CHANCE * error)
+    }
+
+    /// One plus the squared variation of prefills: by how much unequal sizes add to the noise of a sum.
+    fn dispersion(&self) -> f64 {
+        let all = self.sum(BUCKETS);
+        let mean = all.prefill / all.placed.max(1.0);
+        let squares = all.prefill_squared / all.placed.max(1.0);
+        if mean > 0.0 { (squares / (mean * mean)).max(1.0) } else { 2.0 }
+    }
+
+    /// The load so long ahead if it goes on growing as it does; zero if it does not grow.
+    fn forecast(&self, now: Instant, first: Instant, lead: Duration, work: &impl Fn(&Bucket) -> f64) -> f64 {
+        let whole = self.whole_buckets(first);
+        let width = BUCKET.as_secs_f64();
+        let newest_end = self.current as f64 * width;
+        let point = |back: usize| {
+            let seconds = newest_end - (back as f64 - 0.5) * width - now.as_secs_f64();
+            (seconds, work(self.bucket(back)) / width)
+        };
+        let ahead = |buckets: usize| {
+            let points: Vec<(f64, f64)> = (1..=buckets).map(point).collect();
+            let (level, slope, error) = fit(&points);
+            let slope = slope - CHANCE * error;
+            if slope > 0.0 { level + slope * lead.as_secs_f64() } else { 0.0 }
+        };
+        TRENDS.into_iter().filter(|&it| it <= whole).map(ahead).fold(0.0, f64::max)
+    }
+
+    /// Full buckets since the first arrival.
+    fn whole_buckets(&self, first: Instant) -> usize {
+        let since = self.current.saturating_sub(number(first) + 1);
+        usize::try_from(since).unwrap_or(BUCKETS).min(BUCKETS - 1)
+    }
+
+    /// The bucket so many before the one that is being filled.
+    fn bucket(&self, back: usize) -> &Bucket {
+        let number = self.current.saturating_sub(back as u64);
+        &self.buckets[(number % BUCKETS as u64) as usize]
+    }
+
+    fn bucket_mut(&mut self) -> &mut Bucket {
+        &mut self.buckets[(self.current % BUCKETS as u64) as usize]
+    }
+
+    /// The sum of so many full buckets and the one that is being filled.
+    fn sum(&self, full: usize) -> Bucket {
+        // There is none before the clock began.
+        let full = full.min(BUCKETS - 1).min(usize::try_from(self.current).unwrap_or(BUCKETS));
+        (0..=full).fold(Bucket::default(), |sum, back| sum.plus(self.bucket(back)))
+    }
+
+    /// The seconds that `sum` covers, since the first arrival at most; never less than a bucket.
+    fn span(&self, now: Instant, first: Instant, full: usize) -> f64 {
+        let width = BUCKET.as_secs_f64();
+        let begun = now.as_secs_f64() - (self.current as f64 - full as f64) * width;
+        begun.min(now.since(first).as_secs_f64()).max(width)
+    }
+
+    /// Begins the bucket of this moment, and empties those in which nothing arrived.
+    fn advance(&mut self, now: Instant) {
+        let number = number(now);
+        let passed = number.saturating_sub(self.current).min(BUCKETS as u64);
+        for step in 1..=passed {
+            let place = (self.current + step) % BUCKETS as u64;
+            self.buckets[place as usize] = Bucket::default();
+        }
+        // After a longer pause every bucket was emptied, in whatever order.
+        self.current = self.current.max(number);
+    }
+}
+
+fn number(at: Instant) -> u64 {
+    at.as_nanos() / BUCKET.as_nanos() as u64
+}
+
+/// Of prompts, where no request was placed: as if all were of one length.
+fn mean_square(all: &Bucket) -> f64 {
+    let mean = all.prompt / all.requests.max(1.0);
+    mean * mean
+}
+
+/// The line through points by least squares: its value at zero, its slope, and the standard error of the slope.
+fn fit(points: &[(f64, f64)]) -> (f64, f64, f64) {
+    let count = points.len() as f64;
+    let mean = |of: fn(&(f64, f64)) -> f64| points.iter().map(of).sum::<f64>() / count;
+    let (x_mean, y_mean) = (mean(|it| it.0), mean(|it| it.1));
+    let spread: f64 = points.iter().map(|it| (it.0 - x_mean).powi(2)).sum();
+    let slope = points.iter().map(|it| (it.0 - x_mean) * (it.1 - y_mean)).sum::<f64>() / spread;
+    let level = y_mean - slope * x_mean;
+    let residuals: f64 = points.iter().map(|it| (it.1 - level - slope * it.0).powi(2)).sum();
+    let error = (residuals / (count - 2.0).max(1.0) / spread).sqrt();
+    (level, slope, error)
+}

@@ -1,0 +1,31 @@
+//! How many workers each model should have.
+
+use crate::schema::view;
+use crate::text::Text;
+
+view! {
+    /// What the fleet should be.
+    ScalingView {
+        models: Vec<ModelScalingView>,
+    }
+
+    /// How many workers a model should have, and why.
+    ModelScalingView {
+        /// Empty for workers that list no models.
+        model: Text,
+        desired_workers: u32,
+        /// Workers that take requests now.
+        workers: u32,
+        /// What the number follows from: idle, least, demand, deadlines, backlog, kv-cache or settling.
+        reason: Text,
+        ..
+        /// Seconds of work that arrive in a second.
+        load: f64,
+        /// The same, once a worker asked for now is ready.
+        load_ahead: f64,
+        /// Seconds of work that wait for a worker.
+        backlog_s: f64,
+        /// The part of the KV cache that requests hold and will hold; null if no worker reports its size.
+        kv_usage: Option<f64>,
+    }
+}
