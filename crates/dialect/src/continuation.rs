@@ -14,6 +14,7 @@ mod chunk;
 mod id_list;
 mod obstacle;
 mod splice;
+mod stop;
 mod stream;
 mod terms;
 #[cfg(test)]

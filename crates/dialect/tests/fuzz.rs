@@ -52,7 +52,7 @@ fn fuzz_continuation() {
     let small = b": hi\n\ndata: {\"id\":\"a\",\"choices\":[{\"delta\":{\"role\":\"assistant\"}}],\"prompt_token_ids\":[1,2]}\n\ndata: {\"choices\":[{\"delta\":{\"content\":\"x\"},\"token_ids\":[3]}],\"usage\":{\"prompt_tokens\":2}}\n\n";
     fuzz(HERE, "continuation", &[KEPT, REST, small, STREAM], |input, dice| {
         let terms = StreamTerms::read(Route::Chat, CHAT).unwrap();
-        let (mut whole, mut cut) = (ContinuableStream::new(terms), ContinuableStream::new(terms));
+        let (mut whole, mut cut) = (ContinuableStream::new(terms.clone()), ContinuableStream::new(terms));
         assert_eq!(feed(&mut whole, &[input]), feed(&mut cut, &dice.cut(input)));
         let broken = whole.break_off();
         assert_eq!(broken, cut.break_off());

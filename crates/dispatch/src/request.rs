@@ -49,6 +49,8 @@ pub(crate) struct PendingRequest {
     pub(crate) delivered: Tokens,
     /// How often that has happened.
     pub(crate) interruptions: u32,
+    /// Workers that failed one after another since the response last got further.
+    pub(crate) standstills: u32,
     /// Workers it was recalled from, once for each recall.
     pub(crate) recalled: Vec<WorkerId>,
     /// Its client has the head of a response, though no token yet: it can no longer be recalled.

@@ -35,6 +35,9 @@ pub const ATTEMPTS_MAX: u32 = 8;
 /// Most workers that may fail one after another in the middle of one response. Chosen: more than chance gives, so that a
 /// request that kills its workers ends before it has killed many.
 pub const INTERRUPTIONS_MAX: u32 = 16;
+/// Most workers that may fail one after another while a response gets no further. Chosen: where one attempt in ten dies
+/// before its next token, as with a worker of eight killed each second, one response in a million is lost.
+pub const STANDSTILLS_MAX: u32 = 6;
 /// While requests wait, the queue is served at least this often: unstreamed responses do not say when their prefill is
 /// done, and what higher classes leave grows with time alone.
 const PULSE: Duration = Duration::from_millis(50);
@@ -308,19 +311,31 @@ impl Scheduler {
 
     /// Whether a request whose attempt has just failed so may be tried again. What never reached a worker costs nothing;
     /// the rest is paid from the retry budget.
-    pub(crate) fn may_retry(&mut self, now: Instant, request: &PendingRequest, failovers_max: u32) -> bool {
+    pub(crate) fn may_retry(
+        &mut self,
+        now: Instant,
+        request: &PendingRequest,
+        failovers_max: u32,
+        in_flight: usize,
+    ) -> bool {
         let Some(failure) = request.failure else { return false };
         let attempts_left = (request.tried.len() as u32) < ATTEMPTS_MAX;
-        let failovers_left = request.failovers <= failovers_max;
+        let failovers_left = request.failovers <= failovers_max && request.standstills <= STANDSTILLS_MAX;
         // A request that may have blocked its worker would block the next one too.
         let patience_left =
             !matches!(failure, Failure::TimedOut | Failure::Silenced | Failure::NoSocket | Failure::Late);
-        let is_free = !failure.was_sent();
-        attempts_left && failovers_left && patience_left && (is_free || self.retry_budget.spend(now))
+        if !(attempts_left && failovers_left && patience_left) {
+            return false;
+        }
+        match failure.was_sent() {
+            false => true,
+            // Its first break was paid for as a move, and so is each further attempt.
+            true if request.interruptions > 0 => self.continuation_budget.spend(now, in_flight),
+            true => self.retry_budget.spend(now),
+        }
     }
 
-    /// Whether a response that has just broken off may go on at another worker, while this many requests are in flight. A
-    /// response that did not get any further counts as a failed attempt.
+    /// Whether a response that has just broken off may go on at another worker, while this many requests are in flight.
     pub(crate) fn may_continue(
         &mut self,
         now: Instant,
@@ -330,6 +345,7 @@ impl Scheduler {
     ) -> bool {
         request.interruptions <= INTERRUPTIONS_MAX
             && request.failovers <= failovers_max
+            && request.standstills <= STANDSTILLS_MAX
             && self.continuation_budget.spend(now, in_flight)
     }
 

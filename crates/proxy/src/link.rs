@@ -56,6 +56,8 @@ pub(crate) struct Link {
     tls_failed: AtomicBool,
     /// Bits by route: whether it has sent token ids with its streams, and whether it refused to.
     token_ids: AtomicU32,
+    /// A stream of it had reasoning, which its engine separates from the text.
+    has_reasoned: AtomicBool,
     about: Mutex<About>,
 }
 
@@ -144,6 +146,7 @@ impl Link {
             failure: Mutex::new(None),
             tls_failed: AtomicBool::new(false),
             token_ids: AtomicU32::new(0),
+            has_reasoned: AtomicBool::new(false),
             about: Mutex::new(About::default()),
         }
     }
@@ -242,6 +245,14 @@ impl Link {
         self.token_ids.load(Ordering::Relaxed) & reply.bit(route) != 0
     }
 
+    pub(crate) fn note_reasoning(&self) {
+        self.has_reasoned.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn has_reasoned(&self) -> bool {
+        self.has_reasoned.load(Ordering::Relaxed)
+    }
+
     pub(crate) fn about(&self) -> About {
         self.about.lock().clone()
     }
@@ -261,6 +272,7 @@ impl Link {
         let mut about = self.about.lock();
         about.last_kind = about.kind.take().or(about.last_kind);
         self.token_ids.store(0, Ordering::Relaxed);
+        self.has_reasoned.store(false, Ordering::Relaxed);
     }
 
     pub(crate) fn learn(&self, change: impl FnOnce(&mut About)) {

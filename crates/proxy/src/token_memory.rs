@@ -44,11 +44,16 @@ impl TokenReservation {
         self.bytes += more;
         true
     }
+
+    /// The stream keeps nothing any more.
+    pub(crate) fn release(&mut self) {
+        self.memory.kept.fetch_sub(std::mem::take(&mut self.bytes), Ordering::Relaxed);
+    }
 }
 
 impl Drop for TokenReservation {
     fn drop(&mut self) {
-        self.memory.kept.fetch_sub(self.bytes, Ordering::Relaxed);
+        self.release();
     }
 }
 
@@ -64,7 +69,7 @@ mod tests {
         assert!(!small.hold(STEP_BYTES + 1), "all is taken");
         drop(large);
         assert!(small.hold(STEP_BYTES + 1));
-        drop(small);
+        small.release();
         assert_eq!(memory.kept.load(Ordering::Relaxed), 0);
     }
 }

@@ -28,8 +28,13 @@ pub(super) struct StreamChunk<'a> {
     pub(super) prompt_ids: Option<Raw<'a>>,
     pub(super) ids: Option<Raw<'a>>,
     pub(super) role: Option<Raw<'a>>,
+    /// The value that holds the text, empty or not.
+    pub(super) text: Option<Raw<'a>>,
     pub(super) has_text: bool,
     pub(super) is_finished: bool,
+    /// Null or not; and which string or token has ended the answer, in vLLM's or SGLang's field.
+    pub(super) finish_reason: Option<Raw<'a>>,
+    pub(super) stop_reason: Option<Raw<'a>>,
     pub(super) choices: u32,
     /// What is in the choice besides text.
     pub(super) obstacle: Option<Obstacle>,
@@ -49,6 +54,7 @@ struct Choice<'a> {
     ids: Option<Raw<'a>>,
     prompt_ids: Option<Raw<'a>>,
     finish_reason: Option<Raw<'a>>,
+    stop_reason: Option<Raw<'a>>,
 }
 
 /// Reads one event, with or without the blank line that ends it. Fills the chunk, if it is one.
@@ -109,12 +115,18 @@ impl<'a> StreamChunk<'a> {
         self.choices += 1;
         self.ids = self.ids.or(choice.ids);
         self.prompt_ids = self.prompt_ids.or(choice.prompt_ids);
+        self.text = self.text.or(choice.text);
         self.has_text |= choice.text.is_some_and(|it| !it.is_empty());
-        self.is_finished |= choice.finish_reason.is_some();
+        self.finish_reason = self.finish_reason.or(choice.finish_reason);
+        self.stop_reason = self.stop_reason.or(choice.stop_reason);
+        self.is_finished |= choice.finish_reason.is_some_and(|it| it.shape() != Shape::Null);
         if let Some(delta) = choice.delta {
             delta.members(|key, value| match &*key {
                 "role" => self.role = Some(value),
-                "content" => self.has_text |= !value.is_empty(),
+                "content" => {
+                    self.text = Some(value);
+                    self.has_text |= !value.is_empty();
+                }
                 "reasoning" | "reasoning_content" if !value.is_empty() => {
                     self.obstacle = Some(Obstacle::Reasoning);
                 }
@@ -137,7 +149,8 @@ impl<'a> Choice<'a> {
             "delta" => &mut self.delta,
             "token_ids" if value.shape() == Shape::Array => &mut self.ids,
             "prompt_token_ids" if value.shape() == Shape::Array => &mut self.prompt_ids,
-            "finish_reason" if value.shape() != Shape::Null => &mut self.finish_reason,
+            "finish_reason" => &mut self.finish_reason,
+            "stop_reason" | "matched_stop" => &mut self.stop_reason,
             _ => return,
         };
         *slot = Some(value);

@@ -17,7 +17,7 @@ pub enum Obstacle {
     Prompt,
     /// Penalties count the tokens of the answer, and would take those delivered for the prompt.
     Penalties,
-    /// Engines hold back text that may begin a stop string, and do not see one that lies across the break.
+    /// Stop strings that the router does not match: expressions, very long ones, or with a least number of tokens.
     StopStrings,
     /// The state of the engine's tool parser.
     Tools,

@@ -12,10 +12,12 @@ use crate::continuation::chunk::{self, StreamChunk, StreamEvent};
 use crate::continuation::id_list::{ID_BYTES_MAX, count_of};
 use crate::continuation::obstacle::Obstacle;
 use crate::continuation::splice::{Splices, Value};
+use crate::continuation::stop::{Piece, StopMatcher};
 use crate::continuation::terms::{StreamTerms, with_ids};
 use crate::continuation::transcript::Transcript;
 use crate::engine::EngineKind;
 use crate::json::Raw;
+use crate::json::edit::Quoted;
 use crate::openai::BadRequest;
 
 /// The longest event: one with the ids of a whole prompt.
@@ -39,6 +41,10 @@ pub struct ContinuableStream {
     held: Vec<u8>,
     /// An event was too long to be read: all that follows passes as it is.
     passes_all: bool,
+    /// Where the router matches stop strings.
+    stop: Option<StopMatcher>,
+    /// The client has got an event.
+    has_passed: bool,
 }
 
 /// Whose events come.
@@ -53,12 +59,26 @@ enum Source {
     },
 }
 
+/// The text of an event where stop strings are matched: as JSON and as it is, and what ended it.
+struct StopText {
+    text: String,
+    plain: String,
+    /// JSON: the string, and what takes the place of the finish reason.
+    stop: Option<String>,
+    finish: Option<String>,
+}
+
 /// What came of a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flow {
     On,
     /// The engine reported a failure, or does not go on where it should: nothing more of it is passed on.
     Broken,
+    /// The answer ended at a stop string: all of it is passed on, and the engine can be left.
+    Ended,
+    /// The engine separates more than text from its output, where stop strings are matched before that. Nothing was passed
+    /// on: the request is to be sent again as the client wrote it.
+    Unfit,
 }
 
 /// What a stream lacks that broke off.
@@ -76,6 +96,8 @@ pub enum Break {
 impl ContinuableStream {
     pub fn new(terms: StreamTerms) -> ContinuableStream {
         ContinuableStream {
+            stop: terms.stop.clone().map(StopMatcher::new),
+            has_passed: false,
             terms,
             obstacle: None,
             transcript: Transcript::default(),
@@ -100,7 +122,8 @@ impl ContinuableStream {
 
     /// Memory that the stream takes.
     pub fn kept_bytes(&self) -> usize {
-        self.transcript.ids.text().len() + self.partial.len() + self.held.len()
+        let stop = self.stop.as_ref().map_or(0, StopMatcher::kept_bytes);
+        self.transcript.ids.text().len() + self.partial.len() + self.held.len() + stop
     }
 
     /// Takes a chunk of a worker's stream, and appends to `out` what the client gets of it.
@@ -123,8 +146,12 @@ impl ContinuableStream {
         self.partial = buffer;
         self.searched = self.partial.len().saturating_sub(2);
         if self.partial.len() > EVENT_BYTES_MAX {
-            // The client may see ids that it did not ask for.
             self.give_up(Obstacle::TooLong);
+            if self.stop.is_some() {
+                // It would run past its stop strings.
+                return Flow::Broken;
+            }
+            // The client may see ids that it did not ask for.
             self.passes_all = true;
             out.append(&mut self.held);
             out.append(&mut self.partial);
@@ -136,8 +163,9 @@ impl ContinuableStream {
     fn read_events(&mut self, text: &[u8], from: usize, out: &mut Vec<u8>) -> (Flow, usize) {
         let (mut start, mut searched) = (0, from);
         while let Some(end) = event_end(text, searched) {
-            if self.read_event(&text[start..end], out) == Flow::Broken {
-                return (Flow::Broken, text.len());
+            match self.read_event(&text[start..end], out) {
+                Flow::On => {}
+                flow => return (flow, text.len()),
             }
             (start, searched) = (end, end);
         }
@@ -152,13 +180,14 @@ impl ContinuableStream {
         match chunk::read(text, &mut chunk) {
             StreamEvent::Comment => out.extend_from_slice(event),
             StreamEvent::Done => {
+                self.has_passed = true;
                 out.append(&mut self.held);
                 out.extend_from_slice(event);
             }
             StreamEvent::Failed if self.obstacle.is_none() => return Flow::Broken,
             StreamEvent::Failed | StreamEvent::Unknown => return self.pass_unknown(event, out),
             StreamEvent::Chunk => match self.source {
-                Source::First => self.read_first(text, &chunk, out),
+                Source::First => return self.read_first(text, &chunk, out),
                 Source::Rest { after, is_confirmed } => {
                     return self.read_rest(text, &chunk, (after, is_confirmed), out);
                 }
@@ -169,21 +198,27 @@ impl ContinuableStream {
 
     fn pass_unknown(&mut self, event: &[u8], out: &mut Vec<u8>) -> Flow {
         self.give_up(Obstacle::NoIds);
+        self.has_passed = true;
         out.append(&mut self.held);
         out.extend_from_slice(event);
         Flow::On
     }
 
-    fn read_first(&mut self, event: &str, chunk: &StreamChunk<'_>, out: &mut Vec<u8>) {
+    fn read_first(&mut self, event: &str, chunk: &StreamChunk<'_>, out: &mut Vec<u8>) -> Flow {
         self.transcript.note_head(chunk);
         if let Some(obstacle) = self.keep(chunk) {
             self.give_up(obstacle);
+            let is_more_than_text = matches!(obstacle, Obstacle::Reasoning | Obstacle::Tools);
+            if self.stop.is_some() && is_more_than_text && !self.has_passed {
+                return Flow::Unfit;
+            }
         }
+        let passed = self.match_stop(chunk);
         let mut splices = Splices::new(event);
         if !self.terms.wants_ids {
             self.hide_ids(&mut splices, chunk);
         }
-        self.pass(&splices, chunk, out);
+        self.pass(splices, (chunk, passed.as_ref()), out)
     }
 
     fn hide_ids<'a>(&self, splices: &mut Splices<'a>, chunk: &StreamChunk<'a>) {
@@ -194,10 +229,12 @@ impl ContinuableStream {
 
     /// Keeps the ids of a chunk, or says why the stream cannot be continued from here.
     fn keep(&mut self, chunk: &StreamChunk<'_>) -> Option<Obstacle> {
+        let transcript = &mut self.transcript;
+        let counted = chunk.ids.and_then(count_of).filter(|&it| it > 0);
+        transcript.answer_tokens += counted.unwrap_or(u64::from(chunk.has_text));
         if self.obstacle.is_some() {
             return None;
         }
-        let transcript = &mut self.transcript;
         if let (Some(ids), None) = (chunk.prompt_ids, transcript.prompt_tokens) {
             transcript.prompt_tokens = count_of(ids);
             if !transcript.ids.extend(ids) {
@@ -237,6 +274,7 @@ impl ContinuableStream {
         if !is_confirmed || self.keep(chunk).is_some() {
             return self.refuse();
         }
+        let passed = self.match_stop(chunk);
         // Copied for the time of one event; there are few of these.
         let head = self.transcript.head().cloned();
         let mut splices = Splices::new(event);
@@ -257,8 +295,7 @@ impl ContinuableStream {
         if let Some(usage) = chunk.usage {
             self.correct_usage(&mut splices, usage, after);
         }
-        self.pass(&splices, chunk, out);
-        Flow::On
+        self.pass(splices, (chunk, passed.as_ref()), out)
     }
 
     fn refuse(&mut self) -> Flow {
@@ -290,19 +327,84 @@ impl ContinuableStream {
         });
     }
 
+    /// What of the chunk's text the client gets, where the router matches stop strings.
+    fn match_stop(&mut self, chunk: &StreamChunk<'_>) -> Option<StopText> {
+        let matcher = self.stop.as_mut().filter(|_| chunk.has_text || chunk.is_finished)?;
+        let text = chunk.text.and_then(Raw::string).unwrap_or_default();
+        let is_one_token = chunk.ids.and_then(count_of).is_none_or(|it| it <= 1);
+        let passed = matcher.feed(&text, Piece { is_one_token, is_last: chunk.is_finished });
+        let stop = passed.stop.map(|it| Quoted(&it).to_string());
+        Some(StopText {
+            text: Quoted(&passed.text).to_string(),
+            // The event may have no field yet for the string that ends it.
+            finish: stop.as_ref().map(|it| match chunk.stop_reason {
+                None => format!("\"stop\",\"stop_reason\":{it}"),
+                Some(_) => "\"stop\"".to_owned(),
+            }),
+            stop,
+            plain: passed.text,
+        })
+    }
+
     /// Passes an event on, or lets it wait for text.
-    fn pass(&mut self, splices: &Splices<'_>, chunk: &StreamChunk<'_>, out: &mut Vec<u8>) {
+    fn pass<'a>(
+        &mut self,
+        mut splices: Splices<'a>,
+        (chunk, passed): (&StreamChunk<'a>, Option<&'a StopText>),
+        out: &mut Vec<u8>,
+    ) -> Flow {
         let has_ids = chunk.ids.is_some_and(|it| !it.is_empty());
         let waits = has_ids && !chunk.has_text && !chunk.is_finished && self.obstacle.is_none();
+        // With stop strings the role waits as well: the engine may prove unfit.
+        let waits = waits || (self.stop.is_some() && !self.has_passed && chunk.is_announcement());
         if waits && self.held.len() < HELD_BYTES_MAX {
             splices.write(&mut self.held);
-            return;
+            return Flow::On;
         }
         out.append(&mut self.held);
+        if let Some(passed) = passed {
+            self.splice_stop(&mut splices, chunk, passed, out);
+        }
         splices.write(out);
+        self.has_passed = true;
         self.transcript.deliver();
         self.transcript.is_finished |= chunk.is_finished;
         self.transcript.has_usage |= chunk.choices == 0 && chunk.usage.is_some();
+        match passed.is_some_and(|it| it.stop.is_some()) {
+            false => Flow::On,
+            true => {
+                self.transcript.is_finished = true;
+                out.extend_from_slice(self.transcript.ending(&self.terms, "").as_bytes());
+                Flow::Ended
+            }
+        }
+    }
+
+    /// Puts the text into the event, and why the answer ends here, if it does.
+    fn splice_stop<'a>(
+        &self,
+        splices: &mut Splices<'a>,
+        chunk: &StreamChunk<'a>,
+        passed: &'a StopText,
+        out: &mut Vec<u8>,
+    ) {
+        match chunk.text {
+            Some(text) => splices.replace(text, Value::Text(&passed.text)),
+            // An event that only ends the answer has no place for the text that was held back.
+            None if !passed.plain.is_empty() => {
+                out.extend_from_slice(
+                    self.transcript.text_event(&self.terms, &passed.plain, "null").as_bytes(),
+                );
+            }
+            None => {}
+        }
+        let Some((stop, finish)) = passed.stop.as_ref().zip(passed.finish.as_ref()) else { return };
+        if let Some(reason) = chunk.finish_reason {
+            splices.replace(reason, Value::Text(finish));
+        }
+        if let Some(reason) = chunk.stop_reason {
+            splices.replace(reason, Value::Text(stop));
+        }
     }
 
     /// The worker has failed. What it sent and the client does not have is forgotten; events of another worker may follow.
@@ -315,7 +417,11 @@ impl ContinuableStream {
         self.transcript.rewind();
         let tokens = self.transcript.tokens();
         if self.transcript.is_finished || self.transcript.tokens_left(&self.terms) == Some(0) {
-            return Break::Ending(self.transcript.ending(&self.terms));
+            let text = self.stop.as_mut().map(StopMatcher::rest).unwrap_or_default();
+            return Break::Ending(self.transcript.ending(&self.terms, &text));
+        }
+        if !self.has_passed {
+            self.transcript = Transcript::default();
         }
         if tokens == 0 {
             // From the beginning. The client may have the role.

@@ -1,9 +1,11 @@
 //! What a request says about its stream: whether it can be continued, and what the client wants to see.
 
 use std::ops::ControlFlow;
+use std::sync::Arc;
 
 use crate::continuation::obstacle::Obstacle;
-use crate::json::edit::set;
+use crate::continuation::stop::StopStrings;
+use crate::json::edit::{replace, set};
 use crate::json::{Cursor, Raw, Shape};
 use crate::openai::{BadRequest, edited, text};
 use crate::route::Route;
@@ -18,7 +20,7 @@ const BODY_BYTES_MAX: usize = 2 << 20;
 const COMPLETION_TOKENS: u64 = 16;
 
 /// The part of a request that its continuation must respect.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StreamTerms {
     pub(super) route: Route,
     /// The client asked for token ids itself.
@@ -27,11 +29,13 @@ pub struct StreamTerms {
     pub(super) wants_usage: bool,
     pub(super) tokens_max: Option<u64>,
     pub(super) tokens_min: Option<u64>,
+    /// Those that the router matches in place of the engine.
+    pub(super) stop: Option<Arc<StopStrings>>,
 }
 
-/// The body, asking for token ids.
+/// The body, asking for token ids. Its stop strings are the router's.
 pub fn with_ids(body: &[u8]) -> Result<Vec<u8>, BadRequest> {
-    edited(body, &[set(RETURN_TOKEN_IDS, &"true")])
+    edited(body, &[set(RETURN_TOKEN_IDS, &"true"), replace("stop", &"null")])
 }
 
 /// The fields that decide.
@@ -45,6 +49,8 @@ struct RequestFields<'a> {
     min_tokens: Option<Raw<'a>>,
     stream_options: Option<Raw<'a>>,
     return_token_ids: Option<Raw<'a>>,
+    stop: Option<Raw<'a>>,
+    include_stop: Option<Raw<'a>>,
 }
 
 impl StreamTerms {
@@ -64,8 +70,13 @@ impl StreamTerms {
             && fields.tool_choice.is_none_or(|it| it.text != "\"none\"");
         match fields.obstacle.or(calls_tools.then_some(Obstacle::Tools)) {
             Some(obstacle) => Err(obstacle),
-            None => Ok(fields.terms(route)),
+            None => fields.terms(route),
         }
+    }
+
+    /// Whether the router matches stop strings in place of the engine.
+    pub fn matches_stop(&self) -> bool {
+        self.stop.is_some()
     }
 }
 
@@ -79,6 +90,8 @@ impl<'a> RequestFields<'a> {
             "min_tokens" => &mut self.min_tokens,
             "stream_options" => &mut self.stream_options,
             RETURN_TOKEN_IDS => &mut self.return_token_ids,
+            "stop" => &mut self.stop,
+            "include_stop_str_in_output" => &mut self.include_stop,
             _ => {
                 self.obstacle = self.obstacle.or_else(|| obstacle_at(key, value));
                 return;
@@ -87,7 +100,7 @@ impl<'a> RequestFields<'a> {
         *slot = Some(value);
     }
 
-    fn terms(&self, route: Route) -> StreamTerms {
+    fn terms(&self, route: Route) -> Result<StreamTerms, Obstacle> {
         let count = |it: Option<Raw<'_>>| it.and_then(|it| it.text.parse().ok());
         let tokens_max = match route {
             Route::Completions if self.max_tokens.is_none() => Some(COMPLETION_TOKENS),
@@ -98,7 +111,20 @@ impl<'a> RequestFields<'a> {
             options.members(|key, value| wants_usage |= key == "include_usage" && value.text == "true");
         }
         let wants_ids = self.return_token_ids.is_some_and(|it| it.text == "true");
-        StreamTerms { route, wants_ids, wants_usage, tokens_max, tokens_min: count(self.min_tokens) }
+        let tokens_min = count(self.min_tokens);
+        let stop = self.stop_strings(tokens_min)?;
+        Ok(StreamTerms { route, wants_ids, wants_usage, tokens_max, tokens_min, stop })
+    }
+
+    fn stop_strings(&self, tokens_min: Option<u64>) -> Result<Option<Arc<StopStrings>>, Obstacle> {
+        let Some(stop) = self.stop else { return Ok(None) };
+        let includes = self.include_stop.is_some_and(|it| it.text == "true");
+        let stop = StopStrings::read(stop, includes).map_err(|_| Obstacle::StopStrings)?;
+        // Strings within the first tokens do not count, and events do not say which text is of which token.
+        match stop.is_some() && tokens_min.is_some_and(|it| it > 0) {
+            true => Err(Obstacle::StopStrings),
+            false => Ok(stop),
+        }
     }
 }
 
@@ -116,11 +142,15 @@ fn obstacle_at(key: &str, value: Raw<'_>) -> Option<Obstacle> {
         "echo" => (Obstacle::Prompt, value.text == "true"),
         "presence_penalty" | "frequency_penalty" => (Obstacle::Penalties, is_given && !is_number(value, 0.0)),
         "repetition_penalty" => (Obstacle::Penalties, is_given && !is_number(value, 1.0)),
-        "bad_words" => (Obstacle::Penalties, !value.is_empty()),
-        "stop" | "stop_sequences" | "stop_regex" => (Obstacle::StopStrings, !value.is_empty()),
+        // Processors of the operator's own may count tokens in any way.
+        "bad_words" | "logits_processors" | "custom_logit_processor" | "custom_params" | "vllm_xargs" => {
+            (Obstacle::Penalties, !value.is_empty())
+        }
+        "stop_sequences" | "stop_regex" => (Obstacle::StopStrings, !value.is_empty()),
         "functions" => (Obstacle::Tools, !value.is_empty()),
         // Hides the token ids as well.
         "include_reasoning" => (Obstacle::Reasoning, value.text == "false"),
+        "thinking_token_budget" => (Obstacle::Reasoning, is_given),
         "messages" => (Obstacle::Media, has_media(value)),
         "prompt_embeds" | "input_embeds" => (Obstacle::Media, !value.is_empty()),
         "kv_transfer_params" | "input_ids" | "bootstrap_room" | "truncate_prompt_tokens" => {

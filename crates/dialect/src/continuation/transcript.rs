@@ -1,13 +1,13 @@
 //! What the client has of a stream, and so what another worker must begin with.
 
-use std::fmt::{self, Write as _};
+use std::fmt;
 
 use crate::continuation::chunk::StreamChunk;
 use crate::continuation::id_list::{IdList, IdMark};
 use crate::continuation::terms::{RETURN_TOKEN_IDS, StreamTerms};
 use crate::engine::EngineKind;
 use crate::json::Raw;
-use crate::json::edit::{replace, set};
+use crate::json::edit::{Quoted, replace, set};
 use crate::openai::{BadRequest, edited};
 use crate::route::Route;
 
@@ -19,6 +19,8 @@ pub(super) struct Transcript {
     pub(super) prompt_tokens: Option<u64>,
     /// How far the client has them.
     delivered: IdMark,
+    /// Tokens of the answer, of all events. Counted also where ids are not kept.
+    pub(super) answer_tokens: u64,
     pub(super) is_finished: bool,
     pub(super) has_usage: bool,
 }
@@ -53,6 +55,7 @@ impl Transcript {
     /// Forgets what the client does not have.
     pub(super) fn rewind(&mut self) {
         self.ids.rewind(self.delivered);
+        self.answer_tokens = self.tokens();
     }
 
     /// The next worker names the prompt's ids again.
@@ -88,7 +91,12 @@ impl Transcript {
         };
         let left = self.tokens_left(terms).unwrap_or(0);
         let least = terms.tokens_min.unwrap_or(0).saturating_sub(self.tokens());
-        let mut changes = vec![prompt, set(RETURN_TOKEN_IDS, &"true"), replace("min_tokens", &least)];
+        let mut changes = vec![
+            prompt,
+            set(RETURN_TOKEN_IDS, &"true"),
+            replace("stop", &"null"),
+            replace("min_tokens", &least),
+        ];
         if terms.tokens_max.is_some() {
             changes.push(replace("max_completion_tokens", &left));
             changes.push(match terms.route {
@@ -99,33 +107,43 @@ impl Transcript {
         edited(body, &changes)
     }
 
-    /// The end of a stream that lacks nothing else.
-    pub(super) fn ending(&self, terms: &StreamTerms) -> String {
+    /// The end of a stream that lacks nothing else but this text.
+    pub(super) fn ending(&self, terms: &StreamTerms, text: &str) -> String {
         let mut events = String::new();
-        if let Some(StreamHead { id, created, model }) = &self.head {
-            let (object, nothing) = match terms.route {
-                Route::Completions => ("text_completion", r#""text":"""#),
-                _ => ("chat.completion.chunk", r#""delta":{}"#),
-            };
-            let mut event = |rest: fmt::Arguments<'_>| {
-                let head =
-                    format_args!(r#""id":{id},"object":"{object}","created":{created},"model":{model}"#);
-                let written = write!(events, "data: {{{head},{rest}}}\n\n");
-                debug_assert!(written.is_ok(), "a string takes everything");
-            };
-            if !self.is_finished {
-                event(format_args!(
-                    r#""choices":[{{"index":0,{nothing},"logprobs":null,"finish_reason":"length"}}]"#
-                ));
-            }
-            if terms.wants_usage && !self.has_usage {
-                let (prompt, answer) = (self.prompt_tokens.unwrap_or(0), self.tokens());
-                let total = prompt + answer;
-                event(format_args!(
-                    r#""choices":[],"usage":{{"prompt_tokens":{prompt},"total_tokens":{total},"completion_tokens":{answer}}}"#
-                ));
-            }
+        if !self.is_finished {
+            events += &self.text_event(terms, text, r#""length""#);
+        }
+        if terms.wants_usage && !self.has_usage {
+            let (prompt, answer) = (self.prompt_tokens.unwrap_or(0), self.answer_tokens.max(self.tokens()));
+            let total = prompt + answer;
+            events += &self.event(terms, format_args!(
+                r#""choices":[],"usage":{{"prompt_tokens":{prompt},"total_tokens":{total},"completion_tokens":{answer}}}"#
+            ));
         }
         events + "data: [DONE]\n\n"
+    }
+
+    /// An event with this text, whose finish reason is this JSON.
+    pub(super) fn text_event(&self, terms: &StreamTerms, text: &str, finish_reason: &str) -> String {
+        let text = Quoted(text);
+        match terms.route {
+            Route::Completions => self.event(terms, format_args!(
+                r#""choices":[{{"index":0,"text":{text},"logprobs":null,"finish_reason":{finish_reason}}}]"#
+            )),
+            _ => self.event(terms, format_args!(
+                r#""choices":[{{"index":0,"delta":{{"content":{text}}},"logprobs":null,"finish_reason":{finish_reason}}}]"#
+            )),
+        }
+    }
+
+    fn event(&self, terms: &StreamTerms, rest: fmt::Arguments<'_>) -> String {
+        let Some(StreamHead { id, created, model }) = &self.head else { return String::new() };
+        let object = match terms.route {
+            Route::Completions => "text_completion",
+            _ => "chat.completion.chunk",
+        };
+        format!(
+            "data: {{\"id\":{id},\"object\":\"{object}\",\"created\":{created},\"model\":{model},{rest}}}\n\n"
+        )
     }
 }

@@ -97,6 +97,7 @@ impl Parts {
             failure: None,
             delivered: Tokens::ZERO,
             interruptions: 0,
+            standstills: 0,
             recalled: Vec::new(),
             has_response: false,
             spending: Spending::default(),

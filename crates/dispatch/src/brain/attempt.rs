@@ -453,8 +453,10 @@ impl Brain {
         failure: Failure,
         effects: &mut Vec<Effect>,
     ) {
+        let in_flight = self.pending.len();
         let Brain { pending, parts, .. } = self;
         let Some(request) = pending.get_mut(&id.0) else { return };
+        let is_alone = parts.is_alone(request);
         let Some(attempt) = parts.release_placement(request) else { return };
         parts.attempt_ended(now, &attempt, AttemptOutcome::Failed, None);
         // Either side of a transfer may be at fault. The one that answers can still serve the request alone.
@@ -469,13 +471,15 @@ impl Brain {
             _ => request.tried.push(worker),
         }
         request.failure = Some(failure);
-        request.failovers += u32::from(failure.was_sent());
+        if failure.was_sent() {
+            request.count_failure(is_alone);
+        }
         // The last attempt is a plain one: two workers can fail in more ways.
         request.may_split &= request.failovers < parts.settings.failovers_max;
         let refusal = Refusal::Failed { last: failure };
         if failure == Failure::Late {
             self.refuse_late(now, id, effects);
-        } else if parts.scheduler.may_retry(now, request, parts.settings.failovers_max) {
+        } else if parts.scheduler.may_retry(now, request, parts.settings.failovers_max, in_flight) {
             let context = Context { now, settings: &parts.settings.queue, fleet: &parts.fleet };
             parts.scheduler.refund(context, request, &attempt);
             self.admit(now, id, refusal, effects);

@@ -4,10 +4,10 @@
 use maitre_base::{Instant, RequestId, Tokens, WorkerId};
 use maitre_fleet::Evidence;
 
-use super::{Brain, Context};
+use super::{Brain, Context, Parts};
 use crate::event::{Effect, Failure, Refusal};
 use crate::observer::decision::AttemptOutcome;
-use crate::request::PendingRequest;
+use crate::request::{Attempt, PendingRequest};
 
 impl Brain {
     /// The worker failed in the middle of its response. The request is placed elsewhere, queued or refused.
@@ -22,8 +22,9 @@ impl Brain {
         let in_flight = self.pending.len();
         let Brain { pending, parts, .. } = self;
         let Some(request) = pending.get_mut(&id.0).filter(|it| it.worker() == Some(worker)) else { return };
+        let is_alone = parts.is_alone(request);
         let Some(attempt) = parts.release_placement(request) else { return };
-        request.interrupt(worker, delivered);
+        request.interrupt(worker, delivered, is_alone);
         let refusal = Refusal::Failed { last: Failure::Broke };
         if !parts.scheduler.may_continue(now, request, parts.settings.failovers_max, in_flight) {
             parts.attempt_ended(now, &attempt, AttemptOutcome::BrokeOff, None);
@@ -38,15 +39,35 @@ impl Brain {
     }
 }
 
+impl Parts {
+    /// Whether its worker has no other request, and had none when this one came. A worker that fails then has perhaps failed
+    /// of it; where there are others, each of them is probably innocent.
+    pub(super) fn is_alone(&self, request: &PendingRequest) -> bool {
+        let others = |it: &Attempt| {
+            let now = self.fleet.worker(it.worker).map_or(0, |it| it.promised_by_all().work.requests);
+            it.others > 0 || now > 1
+        };
+        !request.attempt().is_some_and(others)
+    }
+}
+
 impl PendingRequest {
+    /// A worker that has seen it failed. A response that has begun elsewhere is not blamed for workers that it shares.
+    pub(super) fn count_failure(&mut self, is_alone: bool) {
+        let has_begun = self.interruptions > 0;
+        self.failovers += u32::from(is_alone || !has_begun);
+        self.standstills += u32::from(has_begun);
+    }
+
     /// Its worker failed after this many tokens of the response.
-    fn interrupt(&mut self, worker: WorkerId, delivered: Tokens) {
+    fn interrupt(&mut self, worker: WorkerId, delivered: Tokens, is_alone: bool) {
         let progress = delivered - self.delivered;
         if progress > Tokens::ZERO {
             self.failovers = 0;
+            self.standstills = 0;
         }
-        self.failovers += 1;
         self.interruptions += 1;
+        self.count_failure(is_alone);
         self.failure = Some(Failure::Broke);
         self.delivered += progress;
         self.ask.prefill += progress;

@@ -6,7 +6,7 @@ use maitre_dispatch::{Arrival, Form};
 use super::arrive::Arrived;
 use crate::settings::RouterSettings;
 
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub(super) enum Coverage {
     /// It is no stream, or streams of its class end with their worker.
     Off,

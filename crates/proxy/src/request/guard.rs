@@ -177,6 +177,11 @@ impl RequestGuard {
         }
     }
 
+    /// Where the request is placed.
+    pub(super) fn placement(&self) -> Option<Placement> {
+        self.scheduled.as_ref()?.placement().copied()
+    }
+
     pub(super) fn route(&self) -> Option<Route> {
         self.route
     }

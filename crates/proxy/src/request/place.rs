@@ -39,6 +39,8 @@ pub(super) struct BodyRewrite {
     salt: Option<String>,
     /// The worker is asked for token ids, so that another can continue the stream.
     asks_ids: bool,
+    /// The router matches its stop strings, where the engine's text is all that it generates.
+    matches_stop: bool,
 }
 
 /// Which part of a request a worker gets.
@@ -69,8 +71,11 @@ pub(super) async fn place(guard: &mut RequestGuard, arrived: &Arc<Arrived>) -> R
         Refused::by_brain(refusal, arrival.model, known)
     })?;
     let coverage = described.coverage;
-    let asks_ids = matches!(coverage, Coverage::Covered(_));
-    let rewrite = BodyRewrite { urgency: described.urgency, salt: described.salt, asks_ids };
+    let (asks_ids, matches_stop) = match &coverage {
+        Coverage::Covered(terms) => (true, terms.matches_stop()),
+        Coverage::Off | Coverage::Uncovered(_) => (false, false),
+    };
+    let rewrite = BodyRewrite { urgency: described.urgency, salt: described.salt, asks_ids, matches_stop };
     Ok(Placed { placement, rewrite, coverage })
 }
 
@@ -91,7 +96,7 @@ impl BodyRewrite {
         let host = link.address.header();
         let body = body_of(leg, arrived, self.body(arrived, link))?;
         let body = match leg {
-            Leg::Whole | Leg::Decode(_) if self.asks_ids(arrived, link) => {
+            Leg::Whole | Leg::Pull(_) | Leg::Decode(_) if self.asks_ids(arrived, link) => {
                 Bytes::from(continuation::with_ids(&body)?)
             }
             Leg::Rest(stream) => {
@@ -119,7 +124,9 @@ impl BodyRewrite {
             .route()
             .zip(link.expected_kind())
             .filter(|&(route, kind)| continuation::serves(kind, route));
-        self.asks_ids && known.is_some_and(|(route, _)| !link.has_replied(route, TokenIdReply::Refused))
+        let is_unfit = self.matches_stop && link.has_reasoned();
+        let has_refused = |route| link.has_replied(route, TokenIdReply::Refused);
+        self.asks_ids && !is_unfit && known.is_some_and(|(route, _)| !has_refused(route))
     }
 
     /// The same without asking for token ids.

@@ -62,8 +62,8 @@ pub(crate) struct ResponseStream {
     is_broken: bool,
     /// None if the response ends with its worker.
     continuation: Option<Box<Continuation>>,
-    /// The worker has failed, as it says itself. The next poll acts on that.
-    is_interrupted: bool,
+    /// What the last chunk says of the stream, besides its text. The next poll acts on that.
+    flow: Flow,
 }
 
 /// What comes next of a stream.
@@ -73,6 +73,8 @@ enum Next {
     BreakOff,
     /// The worker failed, as this outcome says, and the client has this many tokens: another worker can go on.
     Continue(RequestOutcome, u64),
+    /// The request is to be sent again as the client wrote it.
+    SendPlain,
 }
 
 /// The worker's response broke off, and the only way to say so is to break off, too.
@@ -137,7 +139,7 @@ pub(super) fn stream(
         timer: None,
         is_broken: false,
         continuation,
-        is_interrupted: false,
+        flow: Flow::On,
     };
     match first {
         Some(first) => {
@@ -165,7 +167,7 @@ impl ResponseStream {
             None => chunk,
             Some(continuation) => {
                 let (given, flow) = continuation.feed(&chunk);
-                self.is_interrupted |= flow == Flow::Broken;
+                self.flow = flow;
                 given
             }
         };
@@ -176,6 +178,9 @@ impl ResponseStream {
             return None;
         }
         self.count(&given);
+        if self.flow == Flow::Ended {
+            self.end_at_stop();
+        }
         Some(given)
     }
 
@@ -314,8 +319,10 @@ impl ResponseStream {
             if self.is_broken {
                 return Poll::Ready(Next::BreakOff);
             }
-            if std::mem::take(&mut self.is_interrupted) {
-                return self.break_off(RequestOutcome::Broke, cx);
+            match std::mem::replace(&mut self.flow, Flow::On) {
+                Flow::On | Flow::Ended => {}
+                Flow::Broken => return self.break_off(RequestOutcome::Broke, cx),
+                Flow::Unfit => return Poll::Ready(Next::SendPlain),
             }
             let Some(upstream) = &mut self.upstream else { return Poll::Ready(Next::End) };
             match upstream.poll_chunk(cx) {
@@ -344,6 +351,14 @@ impl ResponseStream {
 }
 
 impl ResponseBody {
+    /// The stream gets its next chunk from another response.
+    fn continue_by(&mut self, from: impl FnOnce(Box<ResponseStream>) -> Continuing) {
+        let nothing = ResponseBody::Whole(Bytes::new());
+        if let ResponseBody::Stream(stream) = std::mem::replace(self, nothing) {
+            *self = ResponseBody::Continuing(from(stream));
+        }
+    }
+
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BrokeOff>>> {
         loop {
             match self {
@@ -356,10 +371,9 @@ impl ResponseBody {
                     Next::End => return Poll::Ready(None),
                     Next::BreakOff => return Poll::Ready(Some(Err(BrokeOff))),
                     Next::Continue(outcome, tokens) => {
-                        let nothing = ResponseBody::Whole(Bytes::new());
-                        let ResponseBody::Stream(stream) = std::mem::replace(self, nothing) else { continue };
-                        *self = ResponseBody::Continuing(continuation::go_on(stream, outcome, tokens));
+                        self.continue_by(|it| continuation::go_on(it, outcome, tokens));
                     }
+                    Next::SendPlain => self.continue_by(continuation::send_plain),
                 },
                 ResponseBody::Continuing(continuing) => {
                     let stream = ready!(continuing.as_mut().poll(cx));

@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 
 use http_body_util::BodyExt;
+use maitre_base::Rng;
 use maitre_proxy::RouterSettings;
 use maitre_proxy::settings::BrokenStreams;
 use maitre_sim::http::HostConfig;
@@ -10,6 +11,7 @@ use maitre_sim::http::brand::Brand;
 use maitre_sim::http::fault::{Fault, Injection};
 use maitre_sim::http::misconfiguration::{Misconfiguration, Misconfigurations};
 use serde_json::{Value, json};
+use tokio::task::JoinSet;
 
 use crate::fixture::{
     Client, Fixture, TestResponse, chat, engine_settings, fixture_with, metric, post, read, settings,
@@ -155,7 +157,7 @@ async fn with_continuation_off_nothing_is_asked_for_and_a_break_ends_the_stream(
 async fn a_stream_that_cannot_be_continued_says_so_and_ends_as_before() {
     let fixture = fleet(2).await;
     for (more, word) in [
-        (json!({"stop": ["x"]}), "stop-strings"),
+        (json!({"stop": ["x"], "min_tokens": 2}), "stop-strings"),
         (json!({"tools": [{"type": "function", "function": {"name": "f"}}]}), "tools"),
     ] {
         for engine in &fixture.engines {
@@ -274,5 +276,83 @@ async fn a_killed_engine_is_not_missed() {
     let (stream, broke) = within(read(stream)).await;
     let response = TestResponse { status: head.status, headers: head.headers, body: stream, broke };
     assert_eq!((events(&response), broke), (expected, false));
+    fixture.until_nothing_is_open().await;
+}
+
+/// Streams in flight at once, and breaks of each engine, at a byte of its own each time.
+const STORM_STREAMS: usize = 240;
+const STORM_BREAKS: usize = 6;
+
+#[tokio::test]
+async fn streams_survive_a_fleet_that_breaks_at_random_bytes() {
+    let fixture = fleet(8).await;
+    let body = |number: usize| {
+        let messages = json!([{"role": "user", "content": format!("table {number}")}]);
+        question(json!({"messages": messages, "max_tokens": 20 + number % 60, "ignore_eos": true,
+            "return_token_ids": number.is_multiple_of(2)}))
+    };
+    let mut expected = Vec::new();
+    for number in 0..STORM_STREAMS {
+        let answer = ask(fixture.engines[0].addr(), "/v1/chat/completions", &body(number)).await;
+        expected.push(events(&answer));
+    }
+    let mut rng = Rng::new(7);
+    let mut asked = JoinSet::new();
+    for number in 0..STORM_STREAMS {
+        let (addr, body) = (fixture.router.listen(), body(number));
+        if number.is_multiple_of(STORM_STREAMS / STORM_BREAKS) {
+            for engine in &fixture.engines {
+                let bytes = 300 + rng.below(4_000);
+                engine.handle().inject(Injection::times(Fault::CloseAfterBytes { bytes }, 1));
+            }
+        }
+        asked.spawn(async move { (number, ask(addr, "/v1/chat/completions", &body).await) });
+        if asked.len() >= STORM_STREAMS / STORM_BREAKS {
+            let (number, answer) = within(asked.join_next()).await.unwrap().unwrap();
+            assert_eq!(events(&answer), expected[number], "stream {number}");
+        }
+    }
+    for (number, answer) in within(asked.join_all()).await {
+        assert_eq!(events(&answer), expected[number], "stream {number}");
+    }
+    fixture.until_nothing_is_open().await;
+    let page = fixture.router.metrics();
+    assert!(metric(&page, RESUMED) >= (STORM_BREAKS * fixture.engines.len() / 2) as f64, "{page}");
+    assert_eq!(metric(&page, r#"maitre_requests_total{route="chat",outcome="answered",code=""}"#), 240.0);
+}
+
+/// The text of a stream's answer.
+fn text(response: &TestResponse) -> String {
+    let piece =
+        |it: &Value| it.pointer("/choices/0/delta/content").and_then(Value::as_str).map(str::to_owned);
+    events(response).iter().filter_map(piece).collect()
+}
+
+#[tokio::test]
+async fn a_stop_string_ends_a_stream_wherever_its_worker_fails() {
+    let fixture = fleet(2).await;
+    let path = "/v1/chat/completions";
+    let body = question(json!({"max_tokens": 40, "ignore_eos": true}));
+    let whole = text(&ask(fixture.engines[0].addr(), path, &body).await);
+    // Across tokens, which have four letters here.
+    let stop = &whole[58..65];
+    let body = question(json!({"max_tokens": 40, "ignore_eos": true, "stop": [stop]}));
+    let unbroken = ask(fixture.router.listen(), path, &body).await;
+    let expected = events(&unbroken);
+    assert_eq!((text(&unbroken).as_str(), unbroken.header("x-maitre-continue")), (&whole[..58], "on"));
+    let last = expected.iter().rfind(|it| it.pointer("/choices/0").is_some()).unwrap();
+    assert_eq!(last["choices"][0]["finish_reason"], "stop");
+    assert_eq!(last["choices"][0]["stop_reason"], stop);
+    for bytes in (200..unbroken.body.len()).step_by(307) {
+        fixture.engines.iter().for_each(|it| it.handle().clear_fault());
+        fixture.engines[bytes % 2].handle().inject(Injection::times(Fault::CloseAfterBytes { bytes }, 1));
+        for _ in 0..2 {
+            let broken = ask(fixture.router.listen(), path, &body).await;
+            assert_eq!(events(&broken), expected, "cut at {bytes}");
+        }
+    }
+    let bodies = fixture.engines.iter().flat_map(|it| it.handle().bodies());
+    let stops = bodies.map(|it| serde_json::from_slice::<Value>(&it.body).unwrap()["stop"].clone());
+    assert!(stops.into_iter().all(|it| it.is_null()), "the router matches them");
     fixture.until_nothing_is_open().await;
 }

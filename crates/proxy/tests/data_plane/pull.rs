@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use maitre_policy::Name;
+use maitre_proxy::settings::BrokenStreams;
 use maitre_proxy::{Router, RouterSettings};
 use maitre_sim::http::transfer::{Connector, PeerConfig, TransferConfig};
 use maitre_sim::http::{Host, HostConfig};
@@ -95,6 +96,17 @@ async fn a_worker_pulls_what_another_holds() {
     assert_eq!(metric(&page, r#"maitre_pulls_total{outcome="answered"}"#), pulled.len() as f64);
     assert!(metric(&page, "maitre_pulled_tokens_total") > PREFIX as f64 / 2.0, "{page}");
     within(fixture.until_nothing_is_open()).await;
+}
+
+#[tokio::test]
+async fn a_stream_that_pulls_can_be_continued() {
+    let fixture = pair(RouterSettings { broken_streams: BrokenStreams::Continue, ..pulling() }, None).await;
+    within(fixture.router.until(|brain| brain.fleet().workers().all(|it| it.report.is_some()))).await;
+    let answers = five_chats(&fixture).await;
+    assert!(answers.iter().any(|it| it.headers.contains_key("x-maitre-pull-worker")));
+    within(fixture.until_nothing_is_open()).await;
+    let covered = r#"maitre_stream_coverage_total{coverage="covered"}"#;
+    assert_eq!(metric(&fixture.router.metrics(), covered), answers.len() as f64);
 }
 
 #[tokio::test]

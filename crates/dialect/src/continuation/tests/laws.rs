@@ -39,6 +39,7 @@ impl ToyEngine {
     /// The stream of its answer to a request, with an id and a time of its own.
     fn respond(&self, body: &[u8], number: u64) -> String {
         let body: Value = serde_json::from_slice(body).unwrap();
+        assert!(body.get("stop").is_none_or(Value::is_null), "stop strings are the router's");
         let prompt = self.prompt(&body);
         let done = prompt.len() - PROMPT.len();
         let expected: Vec<u64> = PROMPT.into_iter().chain((0..done as u64).map(|it| FIRST_ID + it)).collect();
@@ -142,7 +143,11 @@ fn play(engine: &ToyEngine, body: &str, breaks: &[usize], chunk_bytes: usize) ->
         let life = lives.next().flatten().map_or(answer.len(), |it| *it);
         let bytes = &answer.as_bytes()[..life.min(answer.len())];
         for chunk in bytes.chunks(chunk_bytes) {
-            assert_eq!(stream.feed(chunk, &mut given), Flow::On);
+            match stream.feed(chunk, &mut given) {
+                Flow::On => {}
+                Flow::Ended => return String::from_utf8(given).unwrap(),
+                other => panic!("{other:?}"),
+            }
         }
         if given.ends_with(b"data: [DONE]\n\n") {
             break;
@@ -195,11 +200,68 @@ proptest! {
         limit in prop::option::of(1u64..30),
         wants_ids in any::<bool>(),
         is_chat in any::<bool>(),
+        stop in prop::option::of(0usize..6),
     ) {
         let route = if is_chat { Route::Chat } else { Route::Completions };
         let engine = ToyEngine::new(&lengths, EngineKind::Vllm, route);
         let body = body(route, limit, wants_ids);
+        let body = match stop {
+            None => body,
+            Some(at) => {
+                let text: String = ANSWER.chars().skip(at).take(2).collect();
+                stopping(&body, &format!("[{}]", json!(text)))
+            }
+        };
         let unbroken = play(&engine, &body, &[], usize::MAX);
         prop_assert_eq!(view(&play(&engine, &body, &breaks, chunk_bytes)), view(&unbroken));
     }
+}
+
+/// The body with stop strings.
+fn stopping(body: &str, stop: &str) -> String {
+    body.replacen('{', &format!("{{\"stop\":{stop},"), 1)
+}
+
+#[test]
+fn a_stop_string_is_found_wherever_the_stream_is_cut() {
+    for (kind, route, stop, expected) in [
+        (EngineKind::Vllm, Route::Chat, r#""\u6f22\ud83d\ude00""#, "aé"),
+        (EngineKind::Vllm, Route::Completions, "[\"zz\",\"\\\"\\\\\"]", "aé漢😀 "),
+        (EngineKind::Sglang, Route::Chat, "\"ß?\"", ANSWER),
+    ] {
+        let engine = ToyEngine::new(&[1, 3, 2], kind, route);
+        let body = stopping(&body(route, None, true), stop);
+        let unbroken = view(&play(&engine, &body, &[], usize::MAX));
+        assert_eq!(
+            (unbroken.text.as_str(), unbroken.finishes.as_slice()),
+            (expected, &["stop".to_owned()][..])
+        );
+        assert_eq!(unbroken.usage[0]["completion_tokens"], unbroken.ids.len(), "{unbroken:?}");
+        for cut in 0..engine.respond(body.replace(stop, "null").as_bytes(), 0).len() {
+            assert_eq!(view(&play(&engine, &body, &[cut], 64)), unbroken, "{route:?} cut at {cut}");
+        }
+    }
+}
+
+#[test]
+fn the_event_that_ends_at_a_stop_string_says_which() {
+    let engine = ToyEngine::new(&[1], EngineKind::Vllm, Route::Chat);
+    let given = play(&engine, &stopping(&body(Route::Chat, None, false), "\" \""), &[], usize::MAX);
+    let last = events(&given).into_iter().rfind(|it| it.pointer("/choices/0").is_some()).unwrap();
+    assert_eq!(last["choices"][0]["stop_reason"], " ");
+    assert_eq!(last["choices"][0]["delta"]["content"], "");
+}
+
+#[test]
+fn an_engine_that_separates_reasoning_is_asked_again_for_its_own_stop_strings() {
+    let body = stopping(&body(Route::Chat, None, false), "\"x\"");
+    let terms = StreamTerms::read(Route::Chat, body.as_bytes()).unwrap();
+    assert!(terms.matches_stop());
+    let mut stream = ContinuableStream::new(terms);
+    let mut out = Vec::new();
+    let role = r#"data: {"id":"a","choices":[{"index":0,"delta":{"role":"assistant","content":""}}],"prompt_token_ids":[1]}"#;
+    let reasoning = r#"data: {"id":"a","choices":[{"index":0,"delta":{"reasoning":"hm"},"token_ids":[2]}]}"#;
+    assert_eq!(stream.feed(format!("{role}\n\n").as_bytes(), &mut out), Flow::On);
+    assert_eq!(stream.feed(format!("{reasoning}\n\n").as_bytes(), &mut out), Flow::Unfit);
+    assert_eq!(out, b"", "nothing was passed on");
 }

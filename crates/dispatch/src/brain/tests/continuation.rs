@@ -2,7 +2,8 @@
 
 use super::*;
 use crate::observer::decision::AttemptOutcome;
-use crate::scheduler::INTERRUPTIONS_MAX;
+use crate::scheduler::retry_budget::RetryIncome;
+use crate::scheduler::{INTERRUPTIONS_MAX, STANDSTILLS_MAX};
 
 impl Harness {
     /// The worker of a request fails after so many tokens of the response.
@@ -110,4 +111,46 @@ fn a_late_report_of_another_worker_moves_nothing() {
     let stale = Event::Interrupted { request: RequestId(1), worker: WorkerId(2), delivered: Tokens(3) };
     assert!(!harness.on(stale).iter().any(|it| matches!(it, Effect::Place(_) | Effect::Refuse { .. })));
     assert_eq!(harness.brain.worker_of(RequestId(1)), Some(WorkerId(0)));
+}
+
+/// Another request stays at each worker, so that none fails of this one alone.
+fn with_company(workers: u32) -> Harness {
+    let mut harness = Harness::of(workers);
+    for other in 0..workers {
+        harness.arrive(100 + u64::from(other), Some("llama")).unwrap();
+        harness.begin(100 + u64::from(other));
+    }
+    harness.arrive(1, Some("llama")).unwrap();
+    harness.begin(1);
+    harness
+}
+
+#[test]
+fn a_response_is_not_blamed_for_workers_that_it_shares() {
+    let mut harness = with_company(8);
+    assert!(outcome(&harness.interrupt(1, 40)).is_ok());
+    let mut standstills = 1;
+    while outcome(&harness.interrupt(1, 40)).is_ok() {
+        standstills += 1;
+        for worker in (0..8).map(WorkerId) {
+            harness.on(Event::Probed { worker, evidence: Evidence::ProbeAnswered });
+        }
+    }
+    assert_eq!(standstills, STANDSTILLS_MAX);
+}
+
+#[test]
+fn further_attempts_of_a_response_are_moves_and_no_retries() {
+    let settings = BrainSettings {
+        budget: RetryIncome { per_request: 0.0, per_second: 0.0 },
+        strategy: Name::RoundRobin,
+        ..BrainSettings::default()
+    };
+    let mut harness = Harness::with(8, settings);
+    for request in 0..24 {
+        harness.arrive(request, Some("llama")).unwrap();
+        harness.begin(request);
+    }
+    assert!(outcome(&harness.interrupt(20, 40)).is_ok());
+    assert!(harness.fail(20, Failure::Broke).is_ok(), "another worker broke before it went on");
 }

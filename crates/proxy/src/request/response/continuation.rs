@@ -38,7 +38,8 @@ pub(crate) enum Cover {
 
 /// A request that can be sent again.
 pub(crate) struct CoveredRequest {
-    arrived: Arc<Arrived>,
+    /// None once the stream cannot be continued: its body is not kept for nothing.
+    arrived: Option<Arc<Arrived>>,
     rewrite: BodyRewrite,
     stream: ContinuableStream,
 }
@@ -55,13 +56,13 @@ pub(crate) type Continuing = Pin<Box<dyn Future<Output = Box<ResponseStream>> + 
 
 impl Cover {
     pub(in super::super) fn of(placed: &Placed, arrived: &Arc<Arrived>) -> Cover {
-        match placed.coverage {
+        match &placed.coverage {
             Coverage::Off => Cover::Off,
-            Coverage::Uncovered(obstacle) => Cover::Uncovered(obstacle),
+            Coverage::Uncovered(obstacle) => Cover::Uncovered(*obstacle),
             Coverage::Covered(terms) => Cover::Covered(Box::new(CoveredRequest {
-                arrived: arrived.clone(),
+                arrived: Some(arrived.clone()),
                 rewrite: placed.rewrite.clone(),
-                stream: ContinuableStream::new(terms),
+                stream: ContinuableStream::new(terms.clone()),
             })),
         }
     }
@@ -77,8 +78,9 @@ impl Cover {
         let begun = match self {
             Cover::Off => return None,
             Cover::Uncovered(obstacle) => Err(obstacle),
-            Cover::Covered(it) if !it.rewrite.asks_ids(&it.arrived, link) => Err(Obstacle::Engine),
-            Cover::Covered(it) => Ok(*it),
+            Cover::Covered(it) if it.asks_ids(link) => Ok(*it),
+            Cover::Covered(_) if link.has_reasoned() => Err(Obstacle::Reasoning),
+            Cover::Covered(_) => Err(Obstacle::Engine),
         };
         if guard.settings.explain {
             let word = begun.as_ref().map_or_else(|it| it.name(), |_| "on");
@@ -97,6 +99,13 @@ impl Cover {
     }
 }
 
+impl CoveredRequest {
+    /// Whether this worker was asked for token ids.
+    fn asks_ids(&self, link: &Link) -> bool {
+        self.arrived.as_ref().is_some_and(|it| self.rewrite.asks_ids(it, link))
+    }
+}
+
 impl Continuation {
     /// What the client gets of a chunk.
     pub(super) fn feed(&mut self, chunk: &Bytes) -> (Bytes, Flow) {
@@ -105,6 +114,10 @@ impl Continuation {
         let flow = stream.feed(chunk, &mut out);
         if !self.memory.hold(stream.kept_bytes()) {
             stream.give_up(Obstacle::NoMemory);
+        }
+        if stream.obstacle().is_some() && flow != Flow::Unfit {
+            self.memory.release();
+            self.request.arrived = None;
         }
         (Bytes::from(out), flow)
     }
@@ -154,6 +167,16 @@ impl ResponseStream {
         events
     }
 
+    /// The answer has ended at a stop string that the router matched. The engine stops when its connection closes.
+    pub(super) fn end_at_stop(&mut self) {
+        self.upstream = None;
+        self.guard.used(self.usage.take().and_then(Finder::finish));
+        self.guard.ends_as(self.outcome);
+        if let Some(route) = self.guard.route() {
+            self.link.note_token_ids(route, TokenIdReply::Sent);
+        }
+    }
+
     /// Goes on with the response of another worker.
     fn go_on_with(&mut self, started: StartedResponse) {
         let StartedResponse { link, upstream, sent, first, .. } = started;
@@ -188,6 +211,40 @@ pub(super) fn go_on(mut stream: Box<ResponseStream>, outcome: RequestOutcome, to
     })
 }
 
+/// Sends the request again to its worker, as the client wrote it: the engine's own matching of stop strings is needed. The
+/// client has got nothing of the stream yet.
+pub(super) fn send_plain(mut stream: Box<ResponseStream>) -> Continuing {
+    Box::pin(async move {
+        stream.link.note_reasoning();
+        stream.upstream = None;
+        // Nothing of it is kept from here on.
+        let request = stream
+            .continuation
+            .take()
+            .and_then(|mut it| Some((it.request.arrived.take()?, it.request.rewrite.without_ids())));
+        let ResponseStream { guard, link, .. } = &*stream;
+        let started = match (request, guard.placement()) {
+            (Some((arrived, rewrite)), Some(placement)) => {
+                let outbound = Outbound { arrived: &arrived, rewrite: &rewrite, leg: Leg::Whole };
+                send(&guard.lane.upstreams, outbound, link.clone(), placement).await.ok()
+            }
+            _ => None,
+        };
+        match started.filter(|it| it.head.status.is_success() && is_stream(&it.head.headers)) {
+            Some(started) => {
+                stream.upstream = Some(started.upstream);
+                stream.guard.sent(started.sent);
+                stream.ready = started.first.and_then(|it| stream.take(it));
+            }
+            None => {
+                stream.ready = stream.failure_event(RequestOutcome::Broke);
+                stream.guard.ends_as(RequestOutcome::Broke);
+            }
+        }
+        stream
+    })
+}
+
 /// The response of the worker that goes on; none if no worker does.
 async fn resume(guard: &mut RequestGuard, request: &CoveredRequest, tokens: u64) -> Option<StartedResponse> {
     let mut decision = guard.interrupted(tokens);
@@ -209,6 +266,7 @@ async fn attempt(
     let CoveredRequest { arrived, rewrite, stream } = request;
     let brain = &lane.state.brain;
     let link = brain.link(placement.worker).ok_or(Failure::Refused)?;
+    let arrived = arrived.as_deref().ok_or(Failure::Busy)?;
     let route = arrived.route().ok_or(Failure::Busy)?;
     let takes_ids = |it| serves(it, route) && !link.has_replied(route, TokenIdReply::Refused);
     if !link.expected_kind().is_some_and(takes_ids) {
