@@ -2,6 +2,7 @@
 //! parameters, so the same code makes the same decisions in production and in the simulator.
 
 pub mod chunk_reuse;
+pub mod handoff;
 pub mod hash;
 pub mod id;
 pub mod kv;
@@ -15,6 +16,7 @@ pub mod time;
 pub mod tokens;
 
 pub use chunk_reuse::ChunkReuse;
+pub use handoff::{Handoff, HandoffStyle, PrefillAnswer};
 pub use id::{ClassId, RequestId, TenantId, WorkerId};
 pub use kv::{KvEvent, StoredBlocks, Tier};
 pub use load::{AdapterSlot, EngineLoad, FreshLoad, Knee, KvRoom};

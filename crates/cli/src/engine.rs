@@ -10,6 +10,8 @@ use anyhow::{Context as _, bail};
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use maitre_base::chunk_reuse::{CHUNK_REUSE_FORM, ChunkReuse};
 use maitre_sim::events;
+use maitre_sim::http::brand::Brand;
+use maitre_sim::http::transfer::{Connector, TransferConfig};
 use maitre_sim::http::{Host, HostConfig};
 use maitre_sim::profile::{self, Profile};
 
@@ -195,6 +197,9 @@ fn settings(matches: &ArgMatches) -> anyhow::Result<HostConfig> {
     settings.model.clone_from(matches.get_one::<String>("model").context("model")?);
     settings.engine.chunks = matches.get_one("chunks").copied();
     settings.transfer = transfer::read(matches, &profile)?;
+    if matches!(settings.transfer, Some(TransferConfig { connector: Connector::Bootstrap(_), .. })) {
+        settings.brand = Brand::Sglang;
+    }
     settings.adapters = matches.get_many::<String>("lora").unwrap_or_default().cloned().collect();
     Ok(settings)
 }

@@ -107,6 +107,7 @@ static MAIN: &[Knob] = &[
         "The engines that serve requests; repeat the flag for each. Options after the URL: \
          ?events=PORT&replay=PORT&ranks=N says where the worker publishes KV events (events=off for \
          nowhere) and how many data-parallel ranks it has; ?role=prefill or decode, which part of requests it does; \
+         ?transfer=STYLE&bootstrap=PORT&engine-id=NAME&tp=N, how it hands KV cache over; \
          ?pull=PORT, where other workers may pull its KV cache; \
          ?store=NAME, which store of KV cache it shares; \
          ?chunks=PART, that it reuses KV at any position and computes this part again.",

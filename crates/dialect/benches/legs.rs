@@ -8,7 +8,8 @@
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-use maitre_dialect::legs::{Answer, Style, Transfer};
+use maitre_base::HandoffStyle;
+use maitre_dialect::legs::{Answer, Transfer};
 use maitre_dialect::openai;
 use maitre_dialect::route::Route;
 
@@ -22,7 +23,7 @@ fn main() {
             &|| assert!(openai::parse(Route::Chat, black_box(body.as_bytes())).is_ok()),
             &|| assert!(Transfer::NixlPull.prefill(Route::Chat, black_box(body.as_bytes())).is_ok()),
             &|| {
-                let answer = Answer::read(Style::NixlPull, black_box(answer.as_bytes()));
+                let answer = Answer::read(HandoffStyle::NixlPull, black_box(answer.as_bytes()));
                 assert!(answer.is_ok_and(|it| it.decode(Route::Chat, black_box(body.as_bytes())).is_ok()));
             },
         ],

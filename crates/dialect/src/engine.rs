@@ -83,7 +83,7 @@ pub const PROBES: [&str; 5] = [MODELS, METRICS, VERSION, SERVER_INFO, PROPS];
 const MODELS: &str = "/v1/models";
 const METRICS: &str = "/metrics";
 const VERSION: &str = "/version";
-const SERVER_INFO: &str = "/server_info";
+pub const SERVER_INFO: &str = "/server_info";
 const PROPS: &str = "/props";
 
 impl EngineKind {

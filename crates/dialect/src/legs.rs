@@ -27,10 +27,13 @@ mod tests;
 use std::borrow::Cow;
 use std::fmt::Display;
 
+use maitre_base::HandoffStyle;
+
 pub use crate::legs::answer::Answer;
 pub use crate::legs::bad_answer::{ANSWER_BYTES_MAX, BadAnswer};
 pub use crate::legs::first_events::{FirstEvents, HELD_BYTES_MAX, StreamStart};
-pub use crate::legs::style::{Style, UnknownStyle};
+pub use crate::legs::obstacle::obstacle;
+pub use crate::legs::style::{handoff, is_concurrent, serves, usual_style};
 
 use crate::json::edit::{MemberEdit, remove, replace, set};
 use crate::openai::{BadRequest, edited};
@@ -54,18 +57,18 @@ pub enum Transfer<'a> {
 }
 
 impl Transfer<'_> {
-    pub const fn style(&self) -> Style {
+    pub const fn style(&self) -> HandoffStyle {
         match self {
-            Transfer::NixlPull => Style::NixlPull,
-            Transfer::NixlPush(_) => Style::NixlPush,
-            Transfer::Mooncake(_) => Style::Mooncake,
-            Transfer::Sglang(_) => Style::Sglang,
-            Transfer::TensorRt { .. } => Style::TensorRt,
-            Transfer::Store => Style::Store,
+            Transfer::NixlPull => HandoffStyle::NixlPull,
+            Transfer::NixlPush(_) => HandoffStyle::NixlPush,
+            Transfer::Mooncake(_) => HandoffStyle::Mooncake,
+            Transfer::Sglang(_) => HandoffStyle::Sglang,
+            Transfer::TensorRt { .. } => HandoffStyle::TensorRt,
+            Transfer::Store => HandoffStyle::Store,
         }
     }
 
-    /// The prefill worker's body, made of the client's. `Style::serves` says for which routes.
+    /// The prefill worker's body, made of the client's. `serves` says for which routes.
     pub fn prefill(&self, route: Route, body: &[u8]) -> Result<Vec<u8>, BadRequest> {
         match self {
             Transfer::NixlPull | Transfer::NixlPush(_) => one_token(route, body, Some(&nixl::PREFILL_PARAMS)),

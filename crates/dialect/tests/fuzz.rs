@@ -2,12 +2,13 @@
 //! second parser where there is one.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on has failed")]
 
+use maitre_base::HandoffStyle;
 use maitre_base::KvEvent;
 use maitre_dialect::continuation::{Break, ContinuableStream, Flow, StreamTerms};
 use maitre_dialect::engine::{self, EngineKind};
 use maitre_dialect::kv::{self, EventBatch, Groups};
 use maitre_dialect::legs::sglang::{Bootstrap, Rooms};
-use maitre_dialect::legs::{Answer, FirstEvents, StreamStart, Style, Transfer, mooncake, nixl};
+use maitre_dialect::legs::{self, Answer, FirstEvents, StreamStart, Transfer, mooncake, nixl};
 use maitre_dialect::route::Route;
 use maitre_dialect::{exposition, models, openai, sse, usage};
 use maitre_testkit::fuzz::fuzz;
@@ -230,10 +231,10 @@ fn fuzz_prefill_leg() {
         let Ok(client) = serde_json::from_slice::<Members>(input) else { return };
         let Ok(made) = made else { panic!("refused what is JSON: {made:?}") };
         let set = match transfer.style() {
-            Style::NixlPull | Style::NixlPush | Style::Mooncake => "kv_transfer_params",
-            Style::Sglang => "bootstrap_room",
-            Style::TensorRt => "disaggregated_params",
-            Style::Store => "stream",
+            HandoffStyle::NixlPull | HandoffStyle::NixlPush | HandoffStyle::Mooncake => "kv_transfer_params",
+            HandoffStyle::Sglang => "bootstrap_room",
+            HandoffStyle::TensorRt => "disaggregated_params",
+            HandoffStyle::Store => "stream",
         };
         check_leg(&client, &made, Some(set));
         let again = transfer.prefill(route, &made);
@@ -247,16 +248,18 @@ const COMPLETE: &[u8] = br#"{"object":"chat.completion","choices":[{"message":{"
 
 #[test]
 fn fuzz_decode_leg() {
-    let answers =
-        [(Style::NixlPull, PULLED, "kv_transfer_params"), (Style::TensorRt, CONTEXT, "disaggregated_params")]
-            .map(|(style, answer, set)| (Answer::read(style, answer).unwrap(), set));
+    let answers = [
+        (HandoffStyle::NixlPull, PULLED, "kv_transfer_params"),
+        (HandoffStyle::TensorRt, CONTEXT, "disaggregated_params"),
+    ]
+    .map(|(style, answer, set)| (Answer::read(style, answer).unwrap(), set));
     fuzz(HERE, "decode-leg", &[CHAT, COMPLETION, RESPONSES, LEGS, b" {} "], |input, dice| {
         let route = ROUTES[dice.below(ROUTES.len())];
         let (answer, set) = &answers[dice.below(answers.len())];
         let after = answer.decode(route, input);
         let transfer = TRANSFERS[dice.below(TRANSFERS.len())];
         let at_once = transfer.decode(route, input);
-        let _ = transfer.style().obstacle(route, input);
+        let _ = legs::obstacle(transfer.style(), route, input);
         let Ok(client) = serde_json::from_slice::<Members>(input) else { return };
         check_leg(&client, &after.expect("JSON is accepted"), Some(set));
         check_leg(&client, &at_once.expect("JSON is accepted"), None);
@@ -266,7 +269,7 @@ fn fuzz_decode_leg() {
 #[test]
 fn fuzz_prefill_answer() {
     fuzz(HERE, "prefill-answer", &[PULLED, CONTEXT, COMPLETE], |input, dice| {
-        for style in Style::ALL {
+        for style in HandoffStyle::ALL {
             let Ok(answer) = Answer::read(style, input) else { continue };
             let route = ROUTES[dice.below(ROUTES.len())];
             let made = answer.decode(route, CHAT).expect("our own body is JSON");

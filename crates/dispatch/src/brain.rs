@@ -229,6 +229,10 @@ impl Brain {
                 self.parts.fleet.set_role(worker, role);
                 self.parts.scheduler.fleet_changed = true;
             }
+            Event::WorkerHandoff { worker, handoff } => {
+                self.parts.fleet.set_handoff(worker, handoff);
+                self.parts.scheduler.fleet_changed = true;
+            }
             Event::WorkerPulls { worker, pulls } => self.parts.fleet.set_pulls(worker, pulls),
             Event::WorkerStore { worker, store } => self.parts.cache.set_store(worker, store),
             Event::WorkerReusesChunks { worker, reuse } => self.parts.cache.reuse_chunks(worker, reuse),
@@ -257,7 +261,9 @@ impl Brain {
             Event::Failed { request, worker, failure } => {
                 self.attempt_failed(now, (request, worker), failure, effects);
             }
-            Event::Prefilled { request, worker } => self.prefilled(now, request, worker, effects),
+            Event::Prefilled { request, worker, counted } => {
+                self.prefilled(now, (request, worker), counted, effects);
+            }
             Event::FirstToken { request, worker } => self.first_token(now, request, worker, effects),
             Event::ResponseBegun { request } => self.response_begun(request),
             Event::Streamed { request, pieces } => self.streamed(now, request, pieces),
@@ -289,6 +295,7 @@ impl Brain {
             Event::LoadReported { worker, .. }
             | Event::WorkerDrained { worker, .. }
             | Event::WorkerRole { worker, .. }
+            | Event::WorkerHandoff { worker, .. }
             | Event::Probed { worker, .. }
             | Event::ModelsReported { worker, .. }
             | Event::AdaptersReported { worker, .. } => Freed::At(*worker),

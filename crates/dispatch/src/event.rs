@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use maitre_base::{
-    ChunkReuse, ClassId, EngineLoad, Instant, KvEvent, RequestId, Role, TenantId, Tokens, WorkerId,
+    ChunkReuse, ClassId, EngineLoad, Handoff, Instant, KvEvent, RequestId, Role, TenantId, Tokens, WorkerId,
 };
 use maitre_fleet::estimate::{Counted, Decodes, Size};
 use maitre_fleet::{Card, Evidence, HealthChange};
@@ -28,6 +28,11 @@ pub enum Event<'a> {
     WorkerRole {
         worker: WorkerId,
         role: Role,
+    },
+    /// How it hands KV cache over to workers of another role, or takes it from them.
+    WorkerHandoff {
+        worker: WorkerId,
+        handoff: Handoff,
     },
     /// Whether it can pull KV cache from others that can, and they from it.
     WorkerPulls {
@@ -95,10 +100,12 @@ pub enum Event<'a> {
         worker: WorkerId,
         failure: Failure,
     },
-    /// The worker that prefills for another has answered: its KV cache can be fetched.
+    /// The worker that prefills for another has answered: its KV cache can be fetched, or has been (`PrefillAnswer`).
     Prefilled {
         request: RequestId,
         worker: WorkerId,
+        /// Its own token counts, if its answer has them: what the worker that answers counts as cached is also what it fetched.
+        counted: Option<Counted>,
     },
     /// The response begins, at this worker. The request may have been recalled from it a moment ago: then the recall came
     /// too late, and the client gets this response.
@@ -312,10 +319,11 @@ pub enum Effect {
 pub struct Placement {
     pub request: RequestId,
     pub worker: WorkerId,
-    /// The worker that prefills the prompt first, if another does.
+    /// The worker that prefills the prompt, if another does.
     pub prefill: Option<WorkerId>,
     /// From where it pulls KV cache, if it does.
     pub pull: Option<PullFrom>,
+    pub form: Form,
     pub why: Why,
     /// How many tokens of the prompt are believed to be cached there; none if that was not looked up.
     pub held: Option<Tokens>,

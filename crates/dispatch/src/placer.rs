@@ -28,7 +28,7 @@ use in_use::InUse;
 use pins::EarlyPins;
 use pull::UnfinishedPrompts;
 use sent::Sent;
-use split::{PrefillSurvey, Split};
+use split::{Answering, PrefillSurvey, Split};
 use strategies::{Decider, Strategies};
 use survey::{Beliefs, Opening, Survey, TRIAL_PREFILL};
 
@@ -288,6 +288,11 @@ impl Placer {
         let Survey { snapshots, held, pulls, held_usually, last_sent, .. } = &mut self.survey;
         pulls.clear();
         world.fleet.snapshots(world.now, query.wanted, query.barred, snapshots);
+        let prefill = self.prefill.find(world, query);
+        // Without an answer to decode, any worker will do.
+        if world.fleet.has_dependent_workers() && query.ask.decode > Tokens::ZERO {
+            world.fleet.retain_answering(prefill, snapshots);
+        }
         if snapshots.is_empty() {
             return false;
         }
@@ -328,19 +333,21 @@ impl Placer {
         true
     }
 
-    /// Whether another worker should prefill the prompt of the request that was just picked for.
+    /// Whether another worker should prefill the prompt of the request that was just picked for. A strategy that prices in
+    /// seconds may answer elsewhere than it would without; the pick of others stays.
     pub(crate) fn split(
         &self,
         world: &World<'_>,
         query: &Query<'_>,
-        picked: Picked,
+        (picked, answering): (Picked, Answering),
         rule: SplitRule,
     ) -> Option<Split> {
         let beliefs =
             Beliefs { cache: world.cache, reservations: world.reservations, in_use: self.in_use.as_ref() };
         let is_priced = self.strategies.of(query.model()).name() == Name::LeastDelay;
-        let split = self.prefill.split((world, query), (&self.survey, beliefs), picked, is_priced)?;
-        rule.splits(&split.prospect(query.ask.prefill)).then_some(split)
+        let answering = if is_priced { answering } else { Answering::Picked };
+        let split = self.prefill.split((world, query), (&self.survey, beliefs), picked, answering)?;
+        (split.is_needed() || rule.splits(&split.prospect(query.ask.prefill))).then_some(split)
     }
 
     /// Lets the strategy pick among the workers whose openings fit.

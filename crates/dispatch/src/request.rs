@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use maitre_base::{ClassId, Instant, Promise, RequestId, TenantId, Tokens, WorkerId};
+use maitre_base::{ClassId, Instant, PrefillAnswer, Promise, RequestId, TenantId, Tokens, WorkerId};
 use maitre_fleet::estimate::{Decodes, Size};
 use maitre_fleet::pulls::PullWatch;
 use maitre_fleet::{Barred, ModelId, Wanted};
@@ -130,8 +130,12 @@ pub(crate) struct PrefillLeg {
     pub(crate) fetched_before: Tokens,
     /// Whether they still count as promised to the decode worker.
     pub(crate) is_fetching: bool,
+    /// What its answer means.
+    pub(crate) answer: PrefillAnswer,
     /// When it answered.
     pub(crate) answered: Option<Instant>,
+    /// It has not, but the decode worker has its KV cache.
+    pub(crate) is_presumed: bool,
 }
 
 /// How far a response was at one moment, and what its worker had then.

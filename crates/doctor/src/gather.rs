@@ -11,6 +11,7 @@ mod tokens;
 
 use std::sync::Arc;
 
+use maitre_base::Role;
 use maitre_dialect::engine::{self, EngineKind, ProbeReply};
 use maitre_dialect::models;
 use maitre_net::dial::Dialer;
@@ -115,7 +116,7 @@ async fn look_at(tools: Arc<Tools>, worker: WorkerUrl) -> Worker {
     let (metered, expired_handoffs) = metered(&client, kind).await;
     let mut facts = Worker {
         ranks: worker.options.ranks,
-        role: worker.options.role,
+        role: reported_role(kind, &pages).unwrap_or(worker.options.role),
         kind,
         listed: listed(&pages, plan.key.is_some()),
         about: engine::about(kind, &answers),
@@ -159,6 +160,13 @@ fn listed(pages: &[(&str, HttpPage)], with_key: bool) -> Listed {
         (status, Ok(_)) => Listed::Unreadable { status, why: "not a success".to_owned() },
         (status, Err(error)) => Listed::Unreadable { status, why: short(&error.to_string()) },
     }
+}
+
+/// The role of an engine that reports one.
+fn reported_role(kind: EngineKind, pages: &[(&str, HttpPage)]) -> Option<Role> {
+    let (_, page) = pages.iter().find(|it| it.0 == engine::SERVER_INFO && it.1.is_success())?;
+    let reported = engine::disaggregation(kind, &page.body).ok()??;
+    Some(reported.role).filter(|&it| it != Role::Both)
 }
 
 /// Its load, and how many handoffs nobody fetched.

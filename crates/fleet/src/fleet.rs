@@ -106,6 +106,8 @@ pub struct Fleet {
     transfers: Transfers,
     /// How many workers only prefill.
     prefill_workers: usize,
+    /// How many answer only what another prefills.
+    dependent_workers: usize,
     /// How long pulls take, and how many workers can pull.
     pull_times: Transfers,
     /// How long loading from a shared store takes.
@@ -152,8 +154,8 @@ impl Fleet {
         if let Some(left) = &left {
             self.vacant.insert(worker, now);
             self.keep_promises(left);
-            self.prefill_workers -= usize::from(!left.answers());
             self.pulling_workers -= usize::from(left.pulls.is_some());
+            self.count_roles();
         }
         left.is_some()
     }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use maitre_base::{EngineLoad, Instant, Knee, PromisedWork, Role, Tokens, WorkerId, hash};
+use maitre_base::{EngineLoad, Handoff, Instant, Knee, PromisedWork, Role, Tokens, WorkerId, hash};
 
 use crate::adapters::Adapters;
 use crate::backlog::Backlog;
@@ -36,6 +36,8 @@ pub struct Worker {
     /// See `key`.
     pub key: u64,
     pub role: Role,
+    /// How it hands KV cache over, where its role asks for that.
+    pub handoff: Handoff,
     /// When another worker last could not fetch from it.
     pub(crate) handoff_failed: Option<Instant>,
     /// None: it cannot pull KV cache from others.
@@ -77,6 +79,7 @@ impl Worker {
             url: url.to_owned(),
             key: key(url),
             role: Role::Both,
+            handoff: Handoff::default(),
             handoff_failed: None,
             pulls: None,
             models: Models::Unknown,
@@ -102,6 +105,11 @@ impl Worker {
     /// Whether it answers clients at all: not if it only prefills for others.
     pub fn answers(&self) -> bool {
         self.role != Role::Prefill
+    }
+
+    /// Whether it answers, but only requests that another worker prefills.
+    pub(crate) fn is_dependent(&self) -> bool {
+        self.answers() && self.handoff.needs_partner
     }
 
     /// Whether it answers requests for this.

@@ -8,6 +8,7 @@
 //! https://10.0.0.7:8443
 //! http://10.0.0.7:8000?role=prefill
 //! http://10.0.0.7:8000?chunks=0.15
+//! http://10.0.0.7:8000?role=prefill&transfer=nixl-push&bootstrap=5600&engine-id=prefill-1
 //! ```
 //!
 //! Settings, discovery, the admin API and the commands all read workers with this parser. A worker is known by its
@@ -16,8 +17,8 @@
 use std::fmt;
 use std::str::FromStr;
 
-use maitre_base::Role;
 use maitre_base::chunk_reuse::{CHUNK_REUSE_FORM, ChunkReuse};
+use maitre_base::{HandoffStyle, Role};
 
 use crate::address::{Address, BadAddress, canonical_host};
 
@@ -36,6 +37,14 @@ pub struct WorkerOptions {
     /// Data-parallel ranks behind the address. Each is a worker of its own.
     pub ranks: u32,
     pub role: Role,
+    /// How it hands KV cache over to workers of another role; none: as its engine usually does.
+    pub transfer: Option<HandoffStyle>,
+    /// Where decode workers meet this one, if it prefills: its bootstrap server, or NIXL's side channel.
+    pub bootstrap: Option<ZmqEndpoint>,
+    /// What its engine calls itself, where decode workers must know that beforehand.
+    pub engine_id: Option<String>,
+    /// Over how many devices each layer is split, where decode workers must know that beforehand.
+    pub tensor_parallel: u32,
     /// Where other workers pull its KV cache; none if they cannot.
     pub pull: Option<ZmqEndpoint>,
     /// The name of the store of KV cache that it shares with others.
@@ -62,8 +71,8 @@ pub struct ZmqEndpoint {
     pub port: u16,
 }
 
-/// Longest name of a store.
-const STORE_NAME_MAX: usize = 64;
+/// Longest name of a store or an engine.
+const NAME_MAX: usize = 64;
 
 /// Most ranks of one engine. Chosen: more than any engine has GPUs.
 pub const RANKS_MAX: u32 = 1_024;
@@ -80,7 +89,9 @@ pub enum BadWorkerUrl {
 pub enum BadWorkerOption {
     #[error("{key} is {value:?}; write {form}")]
     Value { key: &'static str, value: String, form: &'static str },
-    #[error("no option is called {0:?}; known: events, replay, ranks, role and chunks")]
+    #[error(
+        "no option is called {0:?}; known: events, replay, ranks, role, transfer, bootstrap, engine-id, tp, pull, store and chunks"
+    )]
     Unknown(String),
 }
 
@@ -91,6 +102,10 @@ impl Default for WorkerOptions {
             replay: None,
             ranks: 1,
             role: Role::Both,
+            transfer: None,
+            bootstrap: None,
+            engine_id: None,
+            tensor_parallel: 1,
             pull: None,
             store: None,
             chunks: None,
@@ -126,14 +141,26 @@ impl WorkerOptions {
                 self.ranks = ranks.ok_or_else(|| bad("ranks", "a number from 1 to 1024"))?;
             }
             "role" => self.role = value.parse().map_err(|()| bad("role", "both, prefill or decode"))?,
+            "transfer" => {
+                let form = "nixl, nixl-push, mooncake, sglang, tensorrt-llm or store";
+                self.transfer = Some(value.parse().map_err(|_| bad("transfer", form))?);
+            }
+            "bootstrap" => {
+                let endpoint = value.parse().map_err(|()| bad("bootstrap", "a port or tcp://host:port"))?;
+                self.bootstrap = Some(endpoint);
+            }
+            "engine-id" => {
+                self.engine_id = Some(name(value).ok_or_else(|| bad("engine-id", NAME_FORM))?);
+            }
+            "tp" => {
+                let size = value.parse().ok().filter(|it| (1..=RANKS_MAX).contains(it));
+                self.tensor_parallel = size.ok_or_else(|| bad("tp", "a number from 1 to 1024"))?;
+            }
             "pull" => {
                 self.pull = Some(value.parse().map_err(|()| bad("pull", "a port or tcp://host:port"))?);
             }
             "store" => {
-                let is_name = (1..=STORE_NAME_MAX).contains(&value.len())
-                    && value.bytes().all(|it| it.is_ascii_alphanumeric() || b"-_.".contains(&it));
-                let form = "a name of letters, digits, dots, dashes and underscores";
-                self.store = Some(is_name.then(|| value.to_owned()).ok_or_else(|| bad("store", form))?);
+                self.store = Some(name(value).ok_or_else(|| bad("store", NAME_FORM))?);
             }
             "chunks" => self.chunks = Some(value.parse().map_err(|()| bad("chunks", CHUNK_REUSE_FORM))?),
             key => return Err(BadWorkerOption::Unknown(key.to_owned())),
@@ -151,11 +178,24 @@ impl WorkerOptions {
         let replay = self.replay.as_ref().map(|it| ("replay", it.to_string()));
         let ranks = (self.ranks > 1).then(|| ("ranks", self.ranks.to_string()));
         let role = (self.role != Role::Both).then(|| ("role", self.role.to_string()));
+        let transfer = self.transfer.map(|it| ("transfer", it.to_string()));
+        let bootstrap = self.bootstrap.as_ref().map(|it| ("bootstrap", it.to_string()));
+        let engine_id = self.engine_id.clone().map(|it| ("engine-id", it));
+        let size = (self.tensor_parallel > 1).then(|| ("tp", self.tensor_parallel.to_string()));
         let pull = self.pull.as_ref().map(|it| ("pull", it.to_string()));
         let store = self.store.clone().map(|it| ("store", it));
         let chunks = self.chunks.map(|it| ("chunks", it.to_string()));
-        [events, replay, ranks, role, pull, store, chunks].into_iter().flatten()
+        let first = [events, replay, ranks, role].into_iter().flatten();
+        first.chain([transfer, bootstrap, engine_id, size, pull, store, chunks].into_iter().flatten())
     }
+}
+
+const NAME_FORM: &str = "a name of letters, digits, dots, dashes and underscores";
+
+fn name(text: &str) -> Option<String> {
+    let is_name = (1..=NAME_MAX).contains(&text.len())
+        && text.bytes().all(|it| it.is_ascii_alphanumeric() || b"-_.".contains(&it));
+    is_name.then(|| text.to_owned())
 }
 
 impl FromStr for WorkerUrl {
@@ -219,7 +259,7 @@ mod tests {
     #[test]
     fn fuzz_worker_url() {
         let seeds: [&[u8]; 3] = [
-            b"http://10.0.0.1:8000?events=tcp://10.0.0.1:5557&replay=tcp://10.0.0.1:5558&topic=kv&ranks=2&weight=0.5&pull=5710&store=rack-7",
+            b"http://10.0.0.1:8000?events=tcp://10.0.0.1:5557&replay=tcp://10.0.0.1:5558&topic=kv&ranks=2&weight=0.5&pull=5710&store=rack-7&role=prefill&transfer=nixl-push&bootstrap=5600&engine-id=p-1&tp=2",
             b"https://[fe80::1]:443/",
             b"engine-7.example:8000",
         ];
@@ -253,6 +293,10 @@ mod tests {
         check("http://a:1?ranks=1", Ok("http://a:1"));
         check("http://a:1?chunks=.15&role=decode", Ok("http://a:1?role=decode&chunks=0.15"));
         check("http://a:1?chunks=0", Ok("http://a:1?chunks=0"));
+        check(
+            "http://a:1?tp=4&engine-id=p-1&bootstrap=tcp://B:5600&transfer=nixl-push&role=prefill",
+            Ok("http://a:1?role=prefill&transfer=nixl-push&bootstrap=tcp://b:5600&engine-id=p-1&tp=4"),
+        );
     }
 
     #[test]
@@ -267,7 +311,12 @@ mod tests {
             Err("chunks is \"1\"; write the part that is computed again, from 0 to 0.99"),
         );
         check("http://a:1?chunks", Err("such as 0.15"));
-        check("http://a:1?rank=3", Err("known: events, replay, ranks, role and chunks"));
+        check(
+            "http://a:1?transfer=rdma",
+            Err("write nixl, nixl-push, mooncake, sglang, tensorrt-llm or store"),
+        );
+        check("http://a:1?engine-id=a b", Err("a name of letters"));
+        check("http://a:1?rank=3", Err("known: events, replay, ranks, role, transfer, bootstrap"));
         check("ftp://a", Err("use http or https"));
     }
 }

@@ -13,11 +13,11 @@ mod waiters;
 use std::cell::RefCell;
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use maitre_base::spin::spin;
-use maitre_base::{Instant, RequestId, Role, WorkerId};
+use maitre_base::{HandoffStyle, Instant, RequestId, Role, WorkerId};
 use maitre_dispatch::cache::stores::StoreId;
 use maitre_dispatch::observer::decision;
 use maitre_dispatch::peers::Outbox;
@@ -57,8 +57,8 @@ pub(crate) struct SharedBrain {
     recalls: AtomicUsize,
     /// By worker number, as in the brain.
     links: RwLock<Vec<Option<Arc<Link>>>>,
-    /// How many of them only prefill, or can be pulled from.
-    kv_movers: AtomicUsize,
+    /// The styles of those that only prefill, or can be pulled from, as bits.
+    kv_styles: AtomicU32,
     /// Names of stores, at the places of their ids.
     stores: Mutex<Vec<String>>,
     /// The serial of the next link.
@@ -121,7 +121,7 @@ impl SharedBrain {
             }),
             recalls: AtomicUsize::new(0),
             links: RwLock::new(Vec::new()),
-            kv_movers: AtomicUsize::new(0),
+            kv_styles: AtomicU32::new(0),
             stores: Mutex::default(),
             serials: AtomicU64::new(0),
             changed: Notify::new(),
@@ -147,14 +147,34 @@ impl SharedBrain {
         self.links.read().iter().flatten().cloned().collect()
     }
 
-    fn count_kv_movers(&self, links: &[Option<Arc<Link>>]) {
-        let count = links.iter().flatten().filter(|it| it.role == Role::Prefill || it.pull.is_some()).count();
-        self.kv_movers.store(count, Ordering::Relaxed);
+    fn note_kv_styles(&self, links: &[Option<Arc<Link>>]) {
+        let mut styles = 0;
+        for link in links.iter().flatten() {
+            if link.role() == Role::Prefill {
+                styles |= 1 << link.handoff_style() as u32;
+            }
+            // Pulls have the same limits as vLLM's other transfers.
+            if link.pull.is_some() {
+                styles |= 1 << HandoffStyle::NixlPull as u32;
+            }
+        }
+        self.kv_styles.store(styles, Ordering::Relaxed);
     }
 
-    /// Whether KV cache moves between workers: any of them only prefills, or can be pulled from.
-    pub(crate) fn moves_kv(&self) -> bool {
-        self.kv_movers.load(Ordering::Relaxed) > 0
+    /// The ways in which KV cache moves between workers, now.
+    pub(crate) fn kv_styles(&self) -> impl Iterator<Item = HandoffStyle> {
+        let styles = self.kv_styles.load(Ordering::Relaxed);
+        HandoffStyle::ALL.into_iter().filter(move |&it| styles & 1 << it as u32 != 0)
+    }
+
+    /// What a worker's engine is, and does, has become known.
+    pub(crate) fn engine_found(&self, link: &Link) {
+        let links = self.links.read();
+        self.note_kv_styles(&links);
+        drop(links);
+        let (worker, role, handoff) = (link.worker, link.role(), link.handoff());
+        self.on(Event::WorkerHandoff { worker, handoff });
+        self.on(Event::WorkerRole { worker, role });
     }
 
     /// The id of a store: that of its name, or one that no worker uses any more.
@@ -187,12 +207,13 @@ impl SharedBrain {
             let length = links.len().max(id.index() + 1);
             links.resize(length, None);
             links[id.index()] = Some(link.clone());
-            self.count_kv_movers(&links);
-            let role = Event::WorkerRole { worker: id, role: link.role };
+            self.note_kv_styles(&links);
+            let role = Event::WorkerRole { worker: id, role: link.role() };
+            let handoff = Event::WorkerHandoff { worker: id, handoff: link.handoff() };
             let pulls = Event::WorkerPulls { worker: id, pulls: link.pull.is_some() };
             let store = link.store.as_ref().map(|it| self.store_id(&links, it));
             let store = Event::WorkerStore { worker: id, store };
-            for event in [role, pulls, store] {
+            for event in [role, handoff, pulls, store] {
                 SCRATCH.with_borrow_mut(|it| locked.on(self.now(), event, it));
             }
             if let Some(reuse) = link.chunks {
@@ -217,7 +238,7 @@ impl SharedBrain {
         if let Some(slot) = links.get_mut(link.worker.index()) {
             slot.take_if(|it| it.serial == link.serial);
         }
-        self.count_kv_movers(&links);
+        self.note_kv_styles(&links);
         drop(links);
         link.gone.cancel();
         self.apply(locked, None);

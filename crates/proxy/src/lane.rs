@@ -5,6 +5,8 @@
 
 use std::sync::Arc;
 
+use tokio_util::task::TaskTracker;
+
 use crate::in_flight::LaneCounts;
 use crate::state::RouterState;
 use crate::upstreams::Upstreams;
@@ -13,12 +15,14 @@ pub(crate) struct Lane {
     pub(crate) state: Arc<RouterState>,
     pub(crate) upstreams: Upstreams,
     pub(crate) counts: Arc<LaneCounts>,
+    /// What outlives its request for a moment: legs that a worker must not lose at once.
+    pub(crate) tasks: TaskTracker,
 }
 
 impl Lane {
     pub(crate) fn new(state: Arc<RouterState>) -> Lane {
         let upstreams = Upstreams::new(state.tls.workers.clone(), state.settings.clone(), state.clock);
         let counts = state.recent.lanes.add();
-        Lane { state, upstreams, counts }
+        Lane { state, upstreams, counts, tasks: TaskTracker::new() }
     }
 }

@@ -4,8 +4,9 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use bytes::Bytes;
 use http::HeaderValue;
-use maitre_base::{ChunkReuse, Instant, Role, WorkerId};
-use maitre_dialect::engine::EngineKind;
+use maitre_base::{ChunkReuse, Handoff, HandoffStyle, Instant, Role, WorkerId};
+use maitre_dialect::engine::{Disaggregation, EngineKind};
+use maitre_dialect::legs;
 use maitre_dialect::route::Route;
 use maitre_net::address::Address;
 use maitre_net::tls::TlsFailure;
@@ -26,7 +27,12 @@ pub(crate) struct Link {
     pub(crate) address: Address,
     /// The data-parallel rank, if each rank of the engine is a worker of its own.
     pub(crate) rank: Option<u32>,
-    pub(crate) role: Role,
+    /// As configured.
+    role: Role,
+    transfer: Option<HandoffStyle>,
+    pub(crate) bootstrap: Option<ZmqEndpoint>,
+    pub(crate) engine_id: Option<String>,
+    pub(crate) tensor_parallel: u32,
     /// Where others pull its KV cache; none if they cannot.
     pub(crate) pull: Option<(String, u16)>,
     /// The store of KV cache that it shares with others.
@@ -69,6 +75,10 @@ pub(crate) struct About {
     pub(crate) last_kind: Option<EngineKind>,
     /// Its `/v1/models`, verbatim.
     pub(crate) models: Option<Bytes>,
+    /// Its part in requests that two workers share, from engines that report it.
+    pub(crate) disaggregation: Option<Disaggregation>,
+    /// What its engine calls itself, from a bootstrap server. Another one after each restart.
+    pub(crate) reported_engine_id: Option<String>,
 }
 
 /// Counts of what was sent to the worker.
@@ -123,6 +133,10 @@ impl Link {
             key: maitre_fleet::worker::key(&url),
             rank,
             role: worker.options.role,
+            transfer: worker.options.transfer,
+            bootstrap: worker.options.bootstrap.clone(),
+            engine_id: worker.options.engine_id.clone(),
+            tensor_parallel: worker.options.tensor_parallel,
             pull: worker.options.pull.as_ref().map(|it| {
                 let host = it.host.as_deref().unwrap_or(worker.address.host());
                 (host.to_owned(), it.port.saturating_add(rank.unwrap_or(0).try_into().unwrap_or(u16::MAX)))
@@ -267,9 +281,26 @@ impl Link {
         about.kind.or(about.last_kind)
     }
 
+    /// Its role: as the engine reports it, else as configured.
+    pub(crate) fn role(&self) -> Role {
+        let reported = self.about.lock().disaggregation.map(|it| it.role);
+        reported.filter(|&it| it != Role::Both).unwrap_or(self.role)
+    }
+
+    /// How it hands KV cache over: as configured, else as its engine usually does.
+    pub(crate) fn handoff_style(&self) -> HandoffStyle {
+        self.transfer.unwrap_or_else(|| legs::usual_style(self.expected_kind()))
+    }
+
+    pub(crate) fn handoff(&self) -> Handoff {
+        let reported = self.about.lock().disaggregation;
+        legs::handoff(self.handoff_style(), self.role(), reported.as_ref())
+    }
+
     /// The worker has failed: another engine may run there next.
     pub(crate) fn forget_engine(&self) {
         let mut about = self.about.lock();
+        about.reported_engine_id = None;
         about.last_kind = about.kind.take().or(about.last_kind);
         self.token_ids.store(0, Ordering::Relaxed);
         self.has_reasoned.store(false, Ordering::Relaxed);

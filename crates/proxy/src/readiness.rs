@@ -7,7 +7,6 @@
 use bytes::Bytes;
 use http::{HeaderMap, Method, Request, Response};
 use maitre_dispatch::Brain;
-use maitre_fleet::Worker;
 
 use crate::refuse::{Health, plain};
 use crate::state::RouterState;
@@ -29,7 +28,7 @@ impl Readiness {
             Readiness::Draining
         } else if router.is_joining() {
             Readiness::Joining
-        } else if brain.fleet().workers().any(|it: &Worker| it.is_ready() && it.answers()) {
+        } else if brain.fleet().is_answering() {
             Readiness::Ready
         } else {
             Readiness::NoWorker

@@ -13,16 +13,21 @@
 //!
 //! `count_tokens` goes on to other workers where one does not have that path.
 //!
+//! Where one worker prefills for another, `handoff` is what both must know, `prefill` sends one leg after the other and
+//! `at_once` both.
+//!
 //! `guard` accompanies the request through all of them and does the accounting when it ends, however it ends.
 
 mod admit;
 pub(crate) mod arrive;
+mod at_once;
 mod count_tokens;
 mod coverage;
 pub(crate) mod describe;
 mod exchange;
 mod forward;
 mod guard;
+mod handoff;
 pub(crate) mod models;
 mod place;
 mod prefill;

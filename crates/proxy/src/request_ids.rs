@@ -20,6 +20,8 @@ pub(crate) struct RequestIds {
     pub(crate) instance_nonce: u64,
     /// By number, the newest in the place of the oldest.
     ring: Mutex<Vec<Option<(RequestId, HeaderValue)>>>,
+    /// How many ids were made for what a request does besides.
+    handoffs: AtomicU64,
 }
 
 impl Default for RequestIds {
@@ -28,6 +30,7 @@ impl Default for RequestIds {
             next: AtomicU64::new(1),
             instance_nonce: RandomState::new().build_hasher().finish(),
             ring: Mutex::new(vec![None; KEPT]),
+            handoffs: AtomicU64::new(0),
         }
     }
 }
@@ -35,6 +38,12 @@ impl Default for RequestIds {
 impl RequestIds {
     pub(crate) fn next(&self) -> RequestId {
         RequestId(self.next.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// An id for a transfer of KV cache that no other has, here or at another router.
+    pub(crate) fn of_transfer(&self) -> String {
+        let number = self.handoffs.fetch_add(1, Ordering::Relaxed);
+        format!("maitre-{:016x}-{number}", self.instance_nonce)
     }
 
     /// Requests that have arrived since the start, however they ended.

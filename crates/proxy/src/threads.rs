@@ -35,6 +35,8 @@ pub(crate) fn start(
         }
         connections.close();
         connections.wait().await;
+        lane.tasks.close();
+        lane.tasks.wait().await;
         sweeping.abort();
     };
     Builder::new().name(format!("lane-{number}")).spawn(move || runtime.block_on(body))

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use maitre_net::address::Address;
 use maitre_net::connect::ConnectError;
 use maitre_net::pool::UpstreamPool;
 use maitre_net::tls::TlsClient;
@@ -33,6 +34,15 @@ impl Upstreams {
     /// A new connection to the worker.
     pub(crate) async fn open(&self, link: &Link, timeout: Duration) -> Result<Upstream, ConnectError> {
         Upstream::open(&link.address, &self.tls, timeout).await
+    }
+
+    /// A new connection to something that is no worker.
+    pub(crate) async fn open_at(
+        &self,
+        address: &Address,
+        timeout: Duration,
+    ) -> Result<Upstream, ConnectError> {
+        Upstream::open(address, &self.tls, timeout).await
     }
 
     /// Keeps a connection for the next request, if it can be reused.

@@ -11,7 +11,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::StatusCode;
 use http::header::SERVER;
-use maitre_base::{EngineLoad, Instant, Rng, hash};
+use maitre_base::{EngineLoad, Instant, Rng, Role, hash};
 use maitre_dialect::engine::{self, EngineKind, sources};
 use maitre_dialect::models;
 use maitre_dispatch::Event;
@@ -262,6 +262,11 @@ impl WorkerWatch {
                 Evidence::Silent
             }
         };
+        if evidence == Evidence::ProbeAnswered && self.models_at.is_none() {
+            // Before it is healthy, or an engine that serves no request alone would get some. What cannot be learned now is
+            // asked for again later.
+            let _ = self.detect_engine().await;
+        }
         // Not healthy before its models are known: it would get requests for models of other workers.
         let known = self.models_at.is_some();
         if evidence == Evidence::ProbeAnswered && self.read_models().await.is_err() && !known {
@@ -314,7 +319,17 @@ impl WorkerWatch {
                 "the engine does not support salts: tenants share its cache despite salt.by = \"tenant\""
             );
         }
-        self.link.learn(|about| about.kind = Some(kind));
+        let info = answers.iter().find(|it| it.path == engine::SERVER_INFO && it.status == 200);
+        let disaggregation = info.and_then(|it| engine::disaggregation(kind, it.body).ok().flatten());
+        self.link.learn(|about| {
+            about.kind = Some(kind);
+            about.disaggregation = disaggregation;
+        });
+        if self.link.role() != Role::Both {
+            let (role, style) = (self.link.role().name(), self.link.handoff_style().name());
+            info!(worker = self.link.url, role, style, "the worker shares requests with others");
+        }
+        self.watcher.brain.engine_found(&self.link);
         Ok(())
     }
 

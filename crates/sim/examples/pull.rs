@@ -5,17 +5,20 @@
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a tool for a table in docs")]
 
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
+use maitre_base::Instant;
 use maitre_dispatch::BrainSettings;
 use maitre_sim::generate::Plan;
 use maitre_sim::lab::{
-    LabConfig, LinkChange, PreparedTrace, PullingWorkers, StoreConfig, block_tokens, play,
+    ChunkKnowledge, LabConfig, LinkChange, PreparedTrace, PullingWorkers, Script, StoreConfig, block_tokens,
+    play,
 };
 use maitre_sim::profile::{H100X2_32B, Profile};
 use maitre_sim::report::{Targets, mean, quantile};
 use maitre_sim::trace::Trace;
 
-const TRAFFIC: [(&str, &str); 9] = [
+const TRAFFIC: [(&str, &str); 12] = [
     ("groups 10/s", "groups:groups=40,prompts=200,shared=6000,own=400,out=200,zipf=1,qps=10,seconds=90"),
     ("groups 20/s", "groups:groups=40,prompts=200,shared=6000,own=400,out=200,zipf=1,qps=20,seconds=90"),
     ("groups 30/s", "groups:groups=40,prompts=200,shared=6000,own=400,out=200,zipf=1,qps=30,seconds=90"),
@@ -25,12 +28,34 @@ const TRAFFIC: [(&str, &str); 9] = [
     ("agents 0.5/s", "agents:rate=0.5,steps=12,kinds=2,system=12000,seconds=90"),
     ("agents 1/s", "agents:rate=1,steps=12,kinds=2,system=12000,seconds=90"),
     ("agents 1.5/s", "agents:rate=1.5,steps=12,kinds=2,system=12000,seconds=90"),
+    ("RAG 6/s", "rag:qps=6,per_prompt=4,shuffled=1,seconds=90"),
+    ("RAG 12/s", "rag:qps=12,per_prompt=4,shuffled=1,seconds=90"),
+    ("joining", "groups:groups=40,prompts=200,shared=6000,own=400,out=200,zipf=1,qps=15,seconds=90"),
 ];
 
 /// Gigabytes a second, to other workers and to the store.
 const LINKS: [(&str, f64); 2] = [("fast", 17.0), ("slow", 1.0)];
 
 const FLEETS: [&str; 4] = ["alone", "pull", "store", "pull, store"];
+
+/// Engines that reuse KV at any position, and a router that knows it or does not.
+const CHUNK_FLEETS: [&str; 3] = ["alone", "unknown chunks", "chunks"];
+
+/// A part of each chunk that is computed again.
+const RECOMPUTED: &str = "0.15";
+
+/// Four workers, and four that join; measured from then on.
+const JOINING_FLEETS: [&str; 2] = ["alone", "pull"];
+const JOIN_AT: Duration = Duration::from_secs(45);
+const JOIN_MEASURED: Duration = Duration::from_secs(15);
+
+fn fleets(traffic: &str) -> &'static [&'static str] {
+    match traffic {
+        "joining" => &JOINING_FLEETS,
+        it if it.starts_with("RAG") => &CHUNK_FLEETS,
+        _ => &FLEETS,
+    }
+}
 
 const WORKERS: usize = 8;
 const PROFILE: Profile = H100X2_32B;
@@ -39,10 +64,18 @@ const PROFILE: Profile = H100X2_32B;
 /// that were pulled and loaded; lost requests.
 type Measured = [f64; 8];
 
-fn config(link: usize, fleet: &str, seed: u64) -> LabConfig {
+fn config(link: usize, (traffic, fleet): (&str, &str), seed: u64) -> LabConfig {
     let brain = BrainSettings { seed, ..BrainSettings::default() };
     let link = LinkChange { floor: None, bytes_per_second: Some(LINKS[link].1 * 1e9) };
-    let plain = LabConfig { link, ..LabConfig::new(vec![PROFILE; WORKERS], brain) };
+    let is_joining = traffic == "joining";
+    let workers = if is_joining { WORKERS / 2 } else { WORKERS };
+    let joining = format!("{}s join {}xh100x2-32b", JOIN_AT.as_secs(), WORKERS / 2);
+    let chunks = ChunkKnowledge {
+        engines: fleet.contains("chunks").then(|| RECOMPUTED.parse().unwrap()),
+        is_hidden: fleet.contains("unknown"),
+    };
+    let script = if is_joining { joining.parse().unwrap() } else { Script::default() };
+    let plain = LabConfig { link, chunks, script, ..LabConfig::new(vec![PROFILE; workers], brain) };
     let store = StoreConfig { tokens: 4 * WORKERS as u64 * PROFILE.kv_tokens(), link };
     LabConfig {
         pulls: if fleet.contains("pull") { PullingWorkers::All } else { PullingWorkers::None },
@@ -52,7 +85,11 @@ fn config(link: usize, fleet: &str, seed: u64) -> LabConfig {
 }
 
 fn measure(config: &LabConfig, prepared: &PreparedTrace<'_>) -> Measured {
-    let outcome = play(config, prepared, &mut ());
+    let mut outcome = play(config, prepared, &mut ());
+    if !config.script.is_empty() {
+        let from = Instant::ZERO + JOIN_AT;
+        outcome.answers.retain(|it| it.metrics.at >= from && it.metrics.at.since(from) < JOIN_MEASURED);
+    }
     let sorted = |of: &dyn Fn(&maitre_sim::report::AnswerMetrics) -> f64| {
         let mut all: Vec<f64> = outcome.answers.iter().map(|it| of(&it.metrics)).collect();
         all.sort_unstable_by(f64::total_cmp);
@@ -70,7 +107,7 @@ fn measure(config: &LabConfig, prepared: &PreparedTrace<'_>) -> Measured {
 }
 
 /// The means over all seeds of one traffic, link and fleet.
-fn cell(traces: &[Trace], link: usize, fleet: &str) -> Measured {
+fn cell(traces: &[Trace], link: usize, fleet: (&str, &str)) -> Measured {
     let mut sums = [0.0; 8];
     for (seed, trace) in (1..).zip(traces) {
         let prepared = PreparedTrace::new(trace, block_tokens(trace));
@@ -96,13 +133,13 @@ fn main() {
     let mut tasks = Vec::new();
     for (name, traces) in &traces {
         for number in (0..LINKS.len()).filter(|&it| LINKS[it].0.contains(&link)) {
-            tasks.extend(FLEETS.map(|fleet| (*name, traces, number, fleet)));
+            tasks.extend(fleets(name).iter().map(|&fleet| (*name, traces, number, fleet)));
         }
     }
     let next = AtomicUsize::new(0);
     let work = || {
         while let Some(&(name, traces, number, fleet)) = tasks.get(next.fetch_add(1, Ordering::Relaxed)) {
-            let [ttft, ttft_p90, e2e, hit, pulls, pulled, loaded, lost] = cell(traces, number, fleet);
+            let [ttft, ttft_p90, e2e, hit, pulls, pulled, loaded, lost] = cell(traces, number, (name, fleet));
             println!(
                 "{name}\t{}\t{fleet}\t{ttft:.4}\t{ttft_p90:.4}\t{e2e:.3}\t{hit:.3}\t{pulls:.0}\t{pulled:.0}\t{loaded:.0}\t{lost:.1}",
                 LINKS[number].0

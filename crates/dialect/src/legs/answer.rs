@@ -7,9 +7,10 @@ mod tests;
 
 use std::borrow::Cow;
 
+use maitre_base::HandoffStyle;
+
 use crate::json::Cursor;
 use crate::legs::bad_answer::{ANSWER_BYTES_MAX, BadAnswer};
-use crate::legs::style::Style;
 use crate::legs::tensorrt::{Complete, Context, ContextFields};
 use crate::legs::{KV_TRANSFER_PARAMS, nixl, tensorrt, with_params};
 use crate::openai::BadRequest;
@@ -34,7 +35,7 @@ enum Handoff<'a> {
 
 impl<'a> Answer<'a> {
     /// Reads an answer of a style whose prefill leg is not a stream: all but SGLang's.
-    pub fn read(style: Style, body: &'a [u8]) -> Result<Answer<'a>, BadAnswer> {
+    pub fn read(style: HandoffStyle, body: &'a [u8]) -> Result<Answer<'a>, BadAnswer> {
         if body.len() > ANSWER_BYTES_MAX {
             return Err(BadAnswer::TooLarge { bytes: body.len() });
         }
@@ -53,12 +54,14 @@ impl<'a> Answer<'a> {
         cursor.end()?;
         let usage = fields.usage.and_then(usage::of_object);
         let handoff = match style {
-            Style::NixlPull => nixl::handoff(params)?.map_or(Handoff::Nothing, Handoff::Params),
-            Style::TensorRt => match tensorrt::handoff(fields)? {
+            HandoffStyle::NixlPull => nixl::handoff(params)?.map_or(Handoff::Nothing, Handoff::Params),
+            HandoffStyle::TensorRt => match tensorrt::handoff(fields)? {
                 Ok(context) => Handoff::Context(context),
                 Err(complete) => Handoff::Complete(complete),
             },
-            Style::NixlPush | Style::Mooncake | Style::Sglang | Style::Store => Handoff::Nothing,
+            HandoffStyle::NixlPush | HandoffStyle::Mooncake | HandoffStyle::Sglang | HandoffStyle::Store => {
+                Handoff::Nothing
+            }
         };
         Ok(Answer { handoff, usage })
     }

@@ -4,48 +4,47 @@
 //! engines hand over one prompt for one answer: of a batch vLLM's answer names the blocks of the first prompt, and several
 //! answers would read blocks that the first reader has released.
 
+use maitre_base::HandoffStyle;
+
 use crate::json::{Cursor, Raw, Shape};
 use crate::legs::sglang::batch;
-use crate::legs::style::Style;
 use crate::openai::{BadRequest, not_json, text};
 use crate::route::Route;
 
-impl Style {
-    /// The field because of which a request cannot be served in two legs, if there is one. A pull from a peer
-    /// (`legs::peer`) has no such limits.
-    pub fn obstacle(self, route: Route, body: &[u8]) -> Result<Option<&'static str>, BadRequest> {
-        let text = text(body)?;
-        let mut found = None;
-        let mut cursor = Cursor::new(text);
-        let walked =
-            cursor.members(|key, value| found = found.or_else(|| self.obstacle_at(route, &key, value)));
-        walked.and_then(|()| cursor.end()).map_err(|fault| not_json(text, fault))?;
-        Ok(found)
-    }
+/// The field because of which a request cannot be served in two legs, if there is one. A pull from a peer
+/// (`legs::peer`) has no such limits.
+pub fn obstacle(style: HandoffStyle, route: Route, body: &[u8]) -> Result<Option<&'static str>, BadRequest> {
+    let text = text(body)?;
+    let mut found = None;
+    let mut cursor = Cursor::new(text);
+    let walked =
+        cursor.members(|key, value| found = found.or_else(|| obstacle_at((style, route), &key, value)));
+    walked.and_then(|()| cursor.end()).map_err(|fault| not_json(text, fault))?;
+    Ok(found)
+}
 
-    fn obstacle_at(self, route: Route, key: &str, value: Raw<'_>) -> Option<&'static str> {
-        let moves_blocks = self != Style::Store;
-        let (name, stands) = match key {
-            "prompt_logprobs" => ("prompt_logprobs", value.shape() != Shape::Null),
-            "echo" => ("echo", value.text == "true"),
-            "logprob_start_len" => ("logprob_start_len", value.shape() != Shape::Null && value.text != "-1"),
-            // Known to the worker that gave the answer, and started to be fetched there later.
-            "previous_response_id" => ("previous_response_id", value.shape() != Shape::Null),
-            "background" => ("background", value.text == "true"),
-            "n" => ("n", moves_blocks && is_several(value)),
-            "best_of" => ("best_of", moves_blocks && is_several(value)),
-            "use_beam_search" => ("use_beam_search", moves_blocks && value.text == "true"),
-            "sampling_params" if route == Route::Generate => ("sampling_params.n", has_several(value)),
-            // Engines transfer by token ids.
-            "prompt_embeds" => ("prompt_embeds", moves_blocks && !value.is_empty()),
-            "input_embeds" => ("input_embeds", moves_blocks && !value.is_empty()),
-            "prompt" => ("prompt", moves_blocks && self != Style::Sglang && batch(value).is_some()),
-            // The engine demands more tokens than the thinking may take, unless it sees a prefill leg by its parameters.
-            "thinking" => ("thinking", !moves_blocks && route == Route::Messages && is_enabled(value)),
-            _ => return None,
-        };
-        stands.then_some(name)
-    }
+fn obstacle_at((style, route): (HandoffStyle, Route), key: &str, value: Raw<'_>) -> Option<&'static str> {
+    let moves_blocks = style != HandoffStyle::Store;
+    let (name, stands) = match key {
+        "prompt_logprobs" => ("prompt_logprobs", value.shape() != Shape::Null),
+        "echo" => ("echo", value.text == "true"),
+        "logprob_start_len" => ("logprob_start_len", value.shape() != Shape::Null && value.text != "-1"),
+        // Known to the worker that gave the answer, and started to be fetched there later.
+        "previous_response_id" => ("previous_response_id", value.shape() != Shape::Null),
+        "background" => ("background", value.text == "true"),
+        "n" => ("n", moves_blocks && is_several(value)),
+        "best_of" => ("best_of", moves_blocks && is_several(value)),
+        "use_beam_search" => ("use_beam_search", moves_blocks && value.text == "true"),
+        "sampling_params" if route == Route::Generate => ("sampling_params.n", has_several(value)),
+        // Engines transfer by token ids.
+        "prompt_embeds" => ("prompt_embeds", moves_blocks && !value.is_empty()),
+        "input_embeds" => ("input_embeds", moves_blocks && !value.is_empty()),
+        "prompt" => ("prompt", moves_blocks && style != HandoffStyle::Sglang && batch(value).is_some()),
+        // The engine demands more tokens than the thinking may take, unless it sees a prefill leg by its parameters.
+        "thinking" => ("thinking", !moves_blocks && route == Route::Messages && is_enabled(value)),
+        _ => return None,
+    };
+    stands.then_some(name)
 }
 
 fn is_several(value: Raw<'_>) -> bool {

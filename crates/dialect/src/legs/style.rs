@@ -1,77 +1,44 @@
-//! The ways in which engines move a KV cache from the worker that prefills to the worker that decodes.
+//! What each way to hand KV cache over asks of a router: when it sends the legs, on which routes, and to whom.
 
-use std::fmt;
-use std::str::FromStr;
+use maitre_base::{Handoff, HandoffStyle, PrefillAnswer, Role};
 
+use crate::engine::{Disaggregation, EngineKind};
 use crate::route::Route;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Style {
-    /// vLLM's `NixlConnector`: the prefill worker answers with the place of its blocks, the decode worker reads them.
-    NixlPull,
-    /// vLLM's `NixlPushConnector`: the prefill worker writes into the decode worker's blocks.
-    NixlPush,
-    /// vLLM's `MooncakeConnector`.
-    Mooncake,
-    Sglang,
-    TensorRt,
-    /// A store that both workers share and that finds blocks by their content: LMCache, Mooncake's store, FlexKV, a
-    /// folder. It needs no parameters.
-    Store,
+/// The style of an engine for which the operator names none.
+pub const fn usual_style(kind: Option<EngineKind>) -> HandoffStyle {
+    match kind {
+        Some(EngineKind::Sglang) => HandoffStyle::Sglang,
+        Some(EngineKind::TensorRt) => HandoffStyle::TensorRt,
+        _ => HandoffStyle::NixlPull,
+    }
 }
 
-/// A style by a name that does not exist.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("unknown style {name:?}; known: {}", Style::ALL.map(Style::name).join(", "))]
-pub struct UnknownStyle {
-    name: String,
+/// Whether both legs are sent at the same time. Otherwise the decode leg waits for the prefill worker's answer.
+pub const fn is_concurrent(style: HandoffStyle) -> bool {
+    matches!(style, HandoffStyle::NixlPush | HandoffStyle::Mooncake | HandoffStyle::Sglang)
 }
 
-impl Style {
-    pub const ALL: [Style; 6] =
-        [Style::NixlPull, Style::NixlPush, Style::Mooncake, Style::Sglang, Style::TensorRt, Style::Store];
-
-    /// The name in settings.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Style::NixlPull => "nixl",
-            Style::NixlPush => "nixl-push",
-            Style::Mooncake => "mooncake",
-            Style::Sglang => "sglang",
-            Style::TensorRt => "tensorrt-llm",
-            Style::Store => "store",
+/// Whether engines of this style accept the parameters on a route.
+pub const fn serves(style: HandoffStyle, route: Route) -> bool {
+    match style {
+        HandoffStyle::NixlPull | HandoffStyle::NixlPush | HandoffStyle::Mooncake | HandoffStyle::Store => {
+            matches!(route, Route::Chat | Route::Completions | Route::Messages | Route::Responses)
         }
-    }
-
-    /// Whether both legs are sent at the same time. Otherwise the decode leg waits for the prefill worker's answer.
-    pub const fn is_concurrent(self) -> bool {
-        matches!(self, Style::NixlPush | Style::Mooncake | Style::Sglang)
-    }
-
-    /// Whether engines of this style accept the parameters on a route.
-    pub const fn serves(self, route: Route) -> bool {
-        match self {
-            Style::NixlPull | Style::NixlPush | Style::Mooncake | Style::Store => {
-                matches!(route, Route::Chat | Route::Completions | Route::Messages | Route::Responses)
-            }
-            Style::Sglang => matches!(route, Route::Chat | Route::Completions | Route::Generate),
-            Style::TensorRt => matches!(route, Route::Chat | Route::Completions),
-        }
+        HandoffStyle::Sglang => matches!(route, Route::Chat | Route::Completions | Route::Generate),
+        HandoffStyle::TensorRt => matches!(route, Route::Chat | Route::Completions),
     }
 }
 
-impl fmt::Display for Style {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.pad(self.name())
-    }
-}
-
-impl FromStr for Style {
-    type Err = UnknownStyle;
-
-    fn from_str(name: &str) -> Result<Style, UnknownStyle> {
-        let found = Style::ALL.into_iter().find(|it| it.name() == name);
-        found.ok_or_else(|| UnknownStyle { name: name.to_owned() })
+/// What decisions must know of a worker of this style. SGLang's decode workers cache no prefixes unless they report it.
+pub fn handoff(style: HandoffStyle, role: Role, reported: Option<&Disaggregation>) -> Handoff {
+    let is_sglang = matches!(style, HandoffStyle::Sglang);
+    Handoff {
+        style,
+        // SGLang's prefill worker answers once the decode worker has fetched, and neither takes a request without a room.
+        answer: if is_sglang { PrefillAnswer::Fetched } else { PrefillAnswer::Computed },
+        needs_partner: is_sglang && role != Role::Both,
+        caches_prefixes: reported.map_or(!is_sglang || role != Role::Decode, |it| it.caches_prefixes),
     }
 }
 
@@ -80,29 +47,28 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_leads_back_to_its_style() {
-        for style in Style::ALL {
-            assert_eq!(style.to_string().parse(), Ok(style));
-        }
-        let error = "Nixl".parse::<Style>().unwrap_err().to_string();
-        assert_eq!(
-            error,
-            "unknown style \"Nixl\"; known: nixl, nixl-push, mooncake, sglang, tensorrt-llm, store"
-        );
-    }
-
-    #[test]
     fn three_styles_send_both_legs_at_once() {
-        let concurrent: Vec<Style> = Style::ALL.into_iter().filter(|it| it.is_concurrent()).collect();
-        assert_eq!(concurrent, [Style::NixlPush, Style::Mooncake, Style::Sglang]);
+        let concurrent: Vec<HandoffStyle> =
+            HandoffStyle::ALL.into_iter().filter(|it| is_concurrent(*it)).collect();
+        assert_eq!(concurrent, [HandoffStyle::NixlPush, HandoffStyle::Mooncake, HandoffStyle::Sglang]);
     }
 
     #[test]
     fn only_routes_that_decode_have_two_legs() {
-        for (style, served) in Style::ALL.into_iter().zip([4, 4, 4, 3, 2, 4]) {
-            let routes: Vec<Route> = Route::ALL.into_iter().filter(|it| style.serves(*it)).collect();
+        for (style, served) in HandoffStyle::ALL.into_iter().zip([4, 4, 4, 3, 2, 4]) {
+            let routes: Vec<Route> = Route::ALL.into_iter().filter(|it| serves(style, *it)).collect();
             assert!(routes.iter().all(|it| it.decodes()), "{style}: {routes:?}");
             assert_eq!(routes.len(), served, "{style}: {routes:?}");
+        }
+    }
+
+    #[test]
+    fn only_workers_of_sglang_with_a_role_answer_nothing_alone() {
+        for style in HandoffStyle::ALL {
+            for role in Role::ALL {
+                let expected = style == HandoffStyle::Sglang && role != Role::Both;
+                assert_eq!(handoff(style, role, None).needs_partner, expected, "{style} {role}");
+            }
         }
     }
 }

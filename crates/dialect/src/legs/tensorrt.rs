@@ -9,7 +9,7 @@ use std::fmt;
 use std::ops::ControlFlow;
 
 use crate::json::edit::{edit_checked, remove, replace, set};
-use crate::json::{Raw, Shape};
+use crate::json::{Cursor, Raw, Shape};
 use crate::legs::IN_ONE_PIECE;
 use crate::legs::bad_answer::BadAnswer;
 use crate::openai::{BadRequest, edited};
@@ -162,6 +162,20 @@ impl Complete<'_> {
         }
         events + "data: [DONE]\n\n"
     }
+}
+
+/// Whether the client of a stream asked for its token counts.
+pub fn wants_usage(body: &[u8]) -> bool {
+    let mut wants = false;
+    if let Ok(text) = std::str::from_utf8(body) {
+        // A body that is no object asks for nothing.
+        let _ = Cursor::new(text).members(|key, value| {
+            if key == "stream_options" {
+                value.members(|key, value| wants |= key == "include_usage" && value.text == "true");
+            }
+        });
+    }
+    wants
 }
 
 /// An event is one line. Strings contain no line ends, so that those of the text are whitespace.

@@ -176,7 +176,7 @@ fn a_real_request_in_two_legs_is_made_of_the_clients_body() {
     let client = format!("{client}}}");
     let sent = Transfer::NixlPull.prefill(Route::Chat, client.as_bytes()).unwrap();
     assert_eq!(serde_json::from_slice::<Value>(&sent).unwrap(), captured(PREFILL_REQUEST));
-    let answer = Answer::read(Style::NixlPull, PREFILL_ANSWER.as_bytes()).unwrap();
+    let answer = Answer::read(HandoffStyle::NixlPull, PREFILL_ANSWER.as_bytes()).unwrap();
     let usage = answer.usage().unwrap();
     assert_eq!((usage.prompt_tokens, usage.cached_tokens), (Some(910), Some(0)));
     assert!(answer.hands_over() && answer.complete().is_none());
@@ -275,13 +275,13 @@ fn ids_for_tensorrt_are_above_those_of_engines() {
 }
 
 #[track_caller]
-fn check_obstacle(style: Style, route: Route, body: &str, expected: Option<&str>) {
-    assert_eq!(style.obstacle(route, body.as_bytes()).unwrap(), expected, "{style} {route:?}: {body}");
+fn check_obstacle(style: HandoffStyle, route: Route, body: &str, expected: Option<&str>) {
+    assert_eq!(obstacle(style, route, body.as_bytes()).unwrap(), expected, "{style} {route:?}: {body}");
 }
 
 #[test]
 fn what_only_one_worker_can_serve_is_named() {
-    for style in Style::ALL {
+    for style in HandoffStyle::ALL {
         check_obstacle(style, Route::Chat, CLIENT, None);
         for (body, field) in [
             (r#"{"prompt_logprobs":0}"#, "prompt_logprobs"),
@@ -301,18 +301,23 @@ fn what_only_one_worker_can_serve_is_named() {
             (r#"{"prompt_embeds":"x"}"#, "prompt_embeds"),
             (r#"{"input_embeds":[[1.0]]}"#, "input_embeds"),
         ] {
-            check_obstacle(style, Route::Completions, body, Some(field).filter(|_| style != Style::Store));
+            check_obstacle(
+                style,
+                Route::Completions,
+                body,
+                Some(field).filter(|_| style != HandoffStyle::Store),
+            );
         }
-        let takes_batches = matches!(style, Style::Store | Style::Sglang);
+        let takes_batches = matches!(style, HandoffStyle::Store | HandoffStyle::Sglang);
         let batch = r#"{"prompt":["a","b"]}"#;
         check_obstacle(style, Route::Completions, batch, Some("prompt").filter(|_| !takes_batches));
     }
     let thinking = r#"{"thinking":{"type":"enabled","budget_tokens":9}}"#;
-    check_obstacle(Style::Store, Route::Messages, thinking, Some("thinking"));
-    check_obstacle(Style::Store, Route::Messages, r#"{"thinking":{"type":"disabled"}}"#, None);
-    check_obstacle(Style::NixlPull, Route::Messages, thinking, None);
+    check_obstacle(HandoffStyle::Store, Route::Messages, thinking, Some("thinking"));
+    check_obstacle(HandoffStyle::Store, Route::Messages, r#"{"thinking":{"type":"disabled"}}"#, None);
+    check_obstacle(HandoffStyle::NixlPull, Route::Messages, thinking, None);
     let several = r#"{"sampling_params":{"n":2}}"#;
-    check_obstacle(Style::Sglang, Route::Generate, several, Some("sampling_params.n"));
-    check_obstacle(Style::Sglang, Route::Generate, r#"{"sampling_params":{"n":1}}"#, None);
-    assert!(Style::Store.obstacle(Route::Chat, b"[]").is_err());
+    check_obstacle(HandoffStyle::Sglang, Route::Generate, several, Some("sampling_params.n"));
+    check_obstacle(HandoffStyle::Sglang, Route::Generate, r#"{"sampling_params":{"n":1}}"#, None);
+    assert!(obstacle(HandoffStyle::Store, Route::Chat, b"[]").is_err());
 }

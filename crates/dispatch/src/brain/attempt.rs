@@ -11,14 +11,14 @@ use maitre_policy::{Fetch, Why};
 use super::{Brain, Context, Parts};
 use crate::cache::Held;
 use crate::capacity::is_long;
-use crate::event::{Effect, Failure, Form, Placement, PullFrom, Refusal};
+use crate::event::{Effect, Failure, Form, Placement, Refusal};
 use crate::observer::decision::AttemptOutcome;
 use crate::observer::ring::End;
 use crate::observer::{Fact, Placed, Ticket};
 use crate::placer::pull::Coming;
 use crate::placer::split::{PrefillChoice, Split};
 use crate::placer::{Mode, Picked, Query, Rules, WorkerChoice, World};
-use crate::request::{Attempt, PendingRequest, PrefillLeg, Pull, RequestState, StreamProgress};
+use crate::request::{Attempt, PendingRequest, Pull, RequestState, StreamProgress};
 use crate::reservations::{Reservation, Reservations};
 
 /// How long a request waits at least for a worker that takes no request: it may be stuck. It waits three times as long as
@@ -123,7 +123,7 @@ impl Parts {
     pub(super) fn reserve(&mut self, now: Instant, request: &mut PendingRequest, preference: Preference) {
         self.release_reservation(request);
         let Preference { worker, why, promise, is_kept, wait_seconds } = preference;
-        let is_counted = self.is_prompt_counted(request);
+        let is_counted = self.is_prompt_counted(request, worker);
         let prompt = request.prompt.as_ref().filter(|_| is_counted);
         let prediction = prompt.map(|it| self.cache.placed(now, worker, it));
         if let (Some(in_use), Some(prompt)) = (&mut self.placer.in_use, prompt) {
@@ -199,7 +199,7 @@ impl Parts {
         let ticket = self.record(now, request, picked, split.as_ref().map(Split::choice));
         let worker = snapshot.worker;
         let ahead = (snapshot.wait_seconds / snapshot.prefill.slope) as u64;
-        let is_counted = self.is_prompt_counted(request);
+        let is_counted = self.is_prompt_counted(request, worker);
         let prompt = request.prompt.as_ref().filter(|_| is_counted);
         let prediction = prompt.map(|it| self.cache.placed(now, worker, it));
         if let (Some(in_use), Some(prompt)) = (&mut self.placer.in_use, prompt) {
@@ -245,11 +245,8 @@ impl Parts {
             request: request.id,
             worker,
             prefill: split.map(|it| it.prefill.worker),
-            pull: fetch.from.map(|source| PullFrom {
-                worker: source,
-                tokens: fetch.tokens,
-                limit: (request.form == Form::Stream).then(|| self.pull_limit(&snapshot, &promise, fetch)),
-            }),
+            pull: self.pull_from(&snapshot, &promise, (fetch, request.form)),
+            form: request.form,
             why: picked.pick.why,
             held: held.map(Held::cached),
             attempt: request.ask.attempt,
@@ -279,9 +276,10 @@ impl Parts {
 
     /// Whether the cache counts on this prompt at its worker. A prompt that its own strategy does not look at counts for
     /// the shadows, unless another model's strategy uses caches: that one must not see more than it would without shadows.
-    fn is_prompt_counted(&self, request: &PendingRequest) -> bool {
+    fn is_prompt_counted(&self, request: &PendingRequest, worker: WorkerId) -> bool {
         let sees_caches = || self.placer.sees_caches(&request.query());
-        request.prompt.is_some() && (sees_caches() || !self.settings.needs_in_charge().cache)
+        let has_cache = self.fleet.handoff(worker).caches_prefixes;
+        request.prompt.is_some() && has_cache && (sees_caches() || !self.settings.needs_in_charge().cache)
     }
 
     /// Takes a request from its worker: its promise ends, and so does the prediction of what its prefill would leave in
@@ -341,7 +339,7 @@ impl Parts {
         let RequestState::Placed(attempt) = &mut request.state else { return false };
         self.fleet.prefilled(now, worker, &mut attempt.promise);
         self.scheduler.prefill_ended(class, attempt);
-        self.end_fetch(attempt);
+        self.end_legs(now, request.prompt.as_ref(), attempt);
         self.end_pull(id, attempt);
         if let (Some(prompt), Some(prediction)) = (&request.prompt, &attempt.prediction) {
             self.cache.prefilled(now, worker, prompt, prediction);
@@ -358,9 +356,8 @@ impl Parts {
             attempt.first_token = Some((now, requests));
             attempt.progress = Some(StreamProgress { at: now, pieces: 1, requests, prefilled });
             let took = now.since(attempt.placed_at);
-            let fetched = |it: &PrefillLeg| Some((it.fetched_before + it.fetches, it.answered?));
-            match (attempt.prefill_leg.as_deref().and_then(fetched), attempt.pull) {
-                (Some((tokens, answered)), _) => self.learn_transfer(worker, tokens, now.since(answered)),
+            match (attempt.prefill_leg.as_deref(), attempt.pull) {
+                (Some(leg), _) => self.learn_transfer(now, worker, leg),
                 (None, Some(pull)) => self.learn_pull(now, attempt, pull),
                 (None, None) => self.fleet.learn_first_token(now, worker, attempt.prefill_ahead, took),
             }
@@ -475,7 +472,8 @@ impl Brain {
             request.count_failure(is_alone);
         }
         // The last attempt is a plain one: two workers can fail in more ways.
-        request.may_split &= request.failovers < parts.settings.failovers_max;
+        request.may_split &=
+            request.failovers < parts.settings.failovers_max || parts.fleet.has_dependent_workers();
         let refusal = Refusal::Failed { last: failure };
         if failure == Failure::Late {
             self.refuse_late(now, id, effects);

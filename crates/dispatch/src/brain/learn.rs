@@ -78,15 +78,12 @@ impl Parts {
 
     /// What a finished response says about the worker's cache.
     fn learn_cached(&mut self, request: &PendingRequest, attempt: &Attempt, counted: Option<Counted>) {
-        // What was pulled counts as cached, and tells nothing about the worker's own cache.
-        if attempt.pull.is_some_and(|it| it.source.is_some()) {
+        // What was pulled counts as cached, and tells nothing about the worker's own cache. Nor does what another worker
+        // has prefilled: some engines count that too, some pass on the count of the prefill worker, which has been learned.
+        if attempt.pull.is_some_and(|it| it.source.is_some()) || attempt.prefill_leg.is_some() {
             return;
         }
-        // A decode worker passes on what the prefill worker counted.
-        let (worker, prediction) = match &attempt.prefill_leg {
-            Some(leg) => (leg.worker, &leg.prediction),
-            None => (attempt.worker, &attempt.prediction),
-        };
+        let (worker, prediction) = (attempt.worker, &attempt.prediction);
         let (Some(prompt), Some(prediction), Some(counted)) = (&request.prompt, prediction, counted) else {
             return;
         };

@@ -8,6 +8,7 @@ use maitre_policy::Fetch;
 
 use super::Parts;
 use crate::cache::Held;
+use crate::event::{Form, PullFrom};
 use crate::placer::pull::Coming;
 use crate::request::{Attempt, PendingRequest, Pull};
 
@@ -15,8 +16,20 @@ use crate::request::{Attempt, PendingRequest, Pull};
 const LATE_TIMES: f64 = 3.0;
 
 impl Parts {
+    /// From where a worker is to pull, and how long it may take.
+    pub(super) fn pull_from(
+        &self,
+        snapshot: &WorkerSnapshot,
+        promise: &Promise,
+        (fetch, form): (Fetch, Form),
+    ) -> Option<PullFrom> {
+        let limit = || self.pull_limit(snapshot, promise, fetch);
+        let limit = (form == Form::Stream).then(limit);
+        fetch.from.map(|worker| PullFrom { worker, tokens: fetch.tokens, limit })
+    }
+
     /// How long the first token of a request that pulls may take.
-    pub(super) fn pull_limit(&self, snapshot: &WorkerSnapshot, promise: &Promise, fetch: Fetch) -> Duration {
+    fn pull_limit(&self, snapshot: &WorkerSnapshot, promise: &Promise, fetch: Fetch) -> Duration {
         let prefill = snapshot.prefill.at(promise.prefill.0 as f64);
         let expected = snapshot.wait_seconds + prefill + fetch.seconds;
         self.settings.pull_patience + Duration::try_from_secs_f64(LATE_TIMES * expected).unwrap_or_default()

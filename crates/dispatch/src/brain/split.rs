@@ -2,13 +2,15 @@
 
 use std::time::Duration;
 
-use maitre_base::{Instant, RequestId, Tokens, WorkerId};
+use maitre_base::{Instant, PrefillAnswer, RequestId, Tokens, WorkerId};
 use maitre_fleet::Evidence;
+use maitre_fleet::estimate::Counted;
 
 use super::{Brain, Parts};
+use crate::cache::PromptChain;
 use crate::event::Effect;
 use crate::observer::Fact;
-use crate::placer::split::Split;
+use crate::placer::split::{Answering, Split};
 use crate::placer::{Picked, World};
 use crate::request::{Attempt, PendingRequest, PrefillLeg};
 
@@ -21,9 +23,19 @@ impl Parts {
         let reservations = self.scheduler.reservations();
         let long_prefills = self.scheduler.long_prefills();
         let world = World { now, fleet: &self.fleet, cache: &mut self.cache, reservations, long_prefills };
-        let split = self.placer.split(&world, &request.query(), picked, self.settings.split)?;
+        let (query, rule) = (request.query(), self.settings.split);
+        let split = self.placer.split(&world, &query, (picked, Answering::Anyone), rule)?;
         let answers = Picked { place: split.place, ..picked };
-        (split.place == picked.place || self.is_unclaimed(request, answers)).then_some(split)
+        if split.place == picked.place || self.is_unclaimed(request, answers) {
+            return Some(split);
+        }
+        if !split.is_needed() {
+            return None;
+        }
+        let reservations = self.scheduler.reservations();
+        let long_prefills = self.scheduler.long_prefills();
+        let world = World { now, fleet: &self.fleet, cache: &mut self.cache, reservations, long_prefills };
+        self.placer.split(&world, &query, (picked, Answering::Picked), rule)
     }
 
     /// Promises the prompt to the worker that prefills it.
@@ -50,7 +62,9 @@ impl Parts {
             fetches: split.fetches,
             fetched_before: Tokens::ZERO,
             is_fetching: true,
+            answer: leg.answer,
             answered: None,
+            is_presumed: false,
         }
     }
 
@@ -73,11 +87,71 @@ impl Parts {
         }
     }
 
-    /// The first token came so long after the prefill worker's answer.
-    pub(super) fn learn_transfer(&mut self, worker: WorkerId, tokens: Tokens, took: Duration) {
-        // A step of its own is part of every first token.
-        let floor = self.fleet.worker(worker).map_or(0.0, |it| it.rates.prefill.base);
-        self.fleet.learn_transfer(tokens, took.saturating_sub(Duration::from_secs_f64(floor)));
+    /// The worker that prefills for another has done its part.
+    fn finish_prefill_leg(
+        &mut self,
+        now: Instant,
+        (worker, prompt): (WorkerId, Option<&PromptChain>),
+        leg: &mut PrefillLeg,
+    ) {
+        leg.answered = Some(now);
+        leg.fetched_before = self.fleet.begin_fetch(worker, leg.fetches);
+        self.fleet.prefilled(now, leg.worker, &mut leg.promise);
+        self.fleet.release(leg.worker, leg.promise);
+        if let (Some(prompt), Some(prediction)) = (prompt, &leg.prediction) {
+            self.cache.prefilled(now, leg.worker, prompt, prediction);
+        }
+        self.promise_changed(leg.worker);
+    }
+
+    /// The decode worker's first token came. Where both legs run at once, it may come before the prefill worker's answer.
+    pub(super) fn end_legs(&mut self, now: Instant, prompt: Option<&PromptChain>, attempt: &mut Attempt) {
+        let worker = attempt.worker;
+        if let Some(leg) = attempt.prefill_leg.as_mut().filter(|it| it.answered.is_none()) {
+            self.finish_prefill_leg(now, (worker, prompt), leg);
+            leg.is_presumed = true;
+        }
+        self.end_fetch(attempt);
+    }
+
+    /// The first token came so long after the prefill worker's answer. Says nothing where that answer came with the
+    /// KV cache, or after the token.
+    pub(super) fn learn_transfer(&mut self, now: Instant, worker: WorkerId, leg: &PrefillLeg) {
+        let Some(answered) = leg.answered.filter(|_| !leg.is_presumed) else { return };
+        if leg.answer == PrefillAnswer::Computed {
+            // A step of its own is part of every first token.
+            let floor = self.fleet.worker(worker).map_or(0.0, |it| it.rates.prefill.base);
+            let took = now.since(answered).saturating_sub(Duration::from_secs_f64(floor));
+            self.fleet.learn_transfer(leg.fetched_before + leg.fetches, took);
+        }
+    }
+
+    /// The prefill worker has answered: how fast it is.
+    fn learn_prefill(&mut self, now: Instant, decodes: WorkerId, leg: &PrefillLeg) {
+        let took = now.since(leg.placed_at);
+        let transfer = match leg.answer {
+            PrefillAnswer::Computed => 0.0,
+            // Both grow with the prompt and cannot be told apart: the transfer takes what it usually does.
+            PrefillAnswer::Fetched => self.fleet.transfer_time(decodes, leg.fetches).own,
+        };
+        let took = took.saturating_sub(Duration::from_secs_f64(transfer));
+        self.fleet.learn_first_token(now, leg.worker, leg.prefill_ahead, took);
+    }
+
+    /// What the prefill worker had cached, by its own count.
+    fn learn_prefill_hits(
+        &mut self,
+        prompt: Option<&PromptChain>,
+        leg: &PrefillLeg,
+        counted: Option<Counted>,
+    ) {
+        let (Some(prompt), Some(prediction), Some(counted)) = (prompt, &leg.prediction, counted) else {
+            return;
+        };
+        if let (Some(all @ 1..), Some(cached)) = (counted.prompt, counted.cached) {
+            let part = (cached as f64 / all as f64).min(1.0);
+            self.cache.counted(leg.worker, prompt, prediction, part);
+        }
     }
 }
 
@@ -86,8 +160,8 @@ impl Brain {
     pub(super) fn prefilled(
         &mut self,
         now: Instant,
-        request: RequestId,
-        worker: WorkerId,
+        (request, worker): (RequestId, WorkerId),
+        counted: Option<Counted>,
         effects: &mut Vec<Effect>,
     ) {
         let parts = &mut self.parts;
@@ -99,16 +173,11 @@ impl Brain {
         let Some(attempt) = request.attempt_mut() else { return };
         // Only what follows is the decode worker's.
         attempt.placed_at = now;
+        let decodes = attempt.worker;
         let Some(leg) = &mut attempt.prefill_leg else { return };
-        leg.answered = Some(now);
-        leg.fetched_before = parts.fleet.begin_fetch(attempt.worker, leg.fetches);
-        parts.fleet.prefilled(now, worker, &mut leg.promise);
-        parts.fleet.release(worker, leg.promise);
-        parts.fleet.learn_first_token(now, worker, leg.prefill_ahead, now.since(leg.placed_at));
-        if let (Some(prompt), Some(prediction)) = (&prompt, &leg.prediction) {
-            parts.cache.prefilled(now, worker, prompt, prediction);
-        }
-        parts.promise_changed(worker);
+        parts.learn_prefill(now, decodes, leg);
+        parts.finish_prefill_leg(now, (decodes, prompt.as_ref()), leg);
+        parts.learn_prefill_hits(prompt.as_ref(), leg, counted);
         parts.see(now, worker, Evidence::Answered, effects);
     }
 }

@@ -1,6 +1,6 @@
 //! The other way to serve a request: one worker prefills its prompt, another fetches the KV cache and answers.
 
-use maitre_base::{Promise, Tokens, WorkerId};
+use maitre_base::{HandoffStyle, PrefillAnswer, Promise, Tokens, WorkerId};
 use maitre_fleet::WorkerSnapshot;
 use maitre_fleet::transfers::TransferTime;
 use maitre_policy::split::{Handover, Prospect, decode_price, lacks, prefill_price, whole_price};
@@ -48,6 +48,11 @@ impl Split {
         Picked { place: self.place, pick: Pick { index: self.index, ..picked.pick }, ..picked }
     }
 
+    /// Whether the worker that was picked cannot answer alone.
+    pub(crate) fn is_needed(&self) -> bool {
+        self.here == f64::INFINITY
+    }
+
     /// What a rule decides by.
     pub(super) fn prospect(&self, prompt: Tokens) -> Prospect {
         let Split { here, elsewhere, fetches, prefill, .. } = *self;
@@ -63,79 +68,119 @@ impl Split {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PrefillPick {
     pub(crate) worker: WorkerId,
+    pub(crate) answer: PrefillAnswer,
     pub(crate) key: u64,
     pub(crate) promise: Promise,
     /// Tokens to prefill there before those of this request.
     pub(crate) ahead: u64,
 }
 
+/// The cheapest prefill worker of a style.
+#[derive(Clone, Copy, Debug)]
+struct PricedPrefill {
+    pick: PrefillPick,
+    price: f64,
+    /// Until the prompt is computed.
+    seconds: f64,
+}
+
+/// By the place of a style among all.
+type PrefillByStyle = [Option<PricedPrefill>; HandoffStyle::ALL.len()];
+
+/// Who may answer a request that is split.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Answering {
+    /// The worker that costs least.
+    Anyone,
+    /// Only the worker that was picked.
+    Picked,
+}
+
 impl PrefillSurvey {
-    /// Looks at the prefill workers. What caches hold must have been looked up just before.
-    pub(super) fn look(&mut self, world: &World<'_>, query: &Query<'_>, sees_caches: bool) {
+    /// Finds the prefill workers.
+    pub(super) fn find(&mut self, world: &World<'_>, query: &Query<'_>) -> &[WorkerSnapshot] {
         self.snapshots.clear();
         self.held.clear();
-        if !query.may_split || !world.fleet.has_prefill_workers() {
+        if query.may_split && world.fleet.has_prefill_workers() {
+            world.fleet.prefill_snapshots(world.now, query.wanted, query.barred, &mut self.snapshots);
+        }
+        &self.snapshots
+    }
+
+    /// Looks at what they hold. What caches hold must have been looked up just before.
+    pub(super) fn look(&mut self, world: &World<'_>, query: &Query<'_>, sees_caches: bool) {
+        if self.snapshots.is_empty() {
             return;
         }
-        world.fleet.prefill_snapshots(world.now, query.wanted, query.barred, &mut self.snapshots);
         if let Some(prompt) = query.prompt.filter(|_| sees_caches) {
             let (tokens, snapshots) = (query.ask.prefill, &self.snapshots);
             world.cache.show(CacheQuery { prompt, tokens, snapshots }, &mut self.held);
         }
     }
 
-    /// The cheapest prefill worker, the price of the prompt there, and how long it takes.
-    fn cheapest(&self, query: &Query<'_>, beliefs: Beliefs<'_>) -> Option<(PrefillPick, f64, f64)> {
-        let priced = self.snapshots.iter().enumerate().map(|(place, snapshot)| {
+    /// The cheapest prefill worker of each style.
+    fn cheapest(&self, world: &World<'_>, query: &Query<'_>, beliefs: Beliefs<'_>) -> PrefillByStyle {
+        let mut cheapest = PrefillByStyle::default();
+        for (place, snapshot) in self.snapshots.iter().enumerate() {
             let held = self.held.get(place).copied().unwrap_or_default();
             let candidate = super::survey::candidate(snapshot, held, beliefs.cache.holds(snapshot.worker));
+            let price = prefill_price(query.ask, &candidate);
+            let handoff = world.fleet.handoff(snapshot.worker);
+            let best = &mut cheapest[handoff.style as usize];
+            if best.is_some_and(|it| it.price <= price) {
+                continue;
+            }
+            let prefill = query.ask.prefill - held.tokens;
+            let context = prefill + held.chunks.saved;
+            let promise = Promise { prefill, decode: Tokens(1), context, prefilled: false };
+            let ahead = (snapshot.wait_seconds / snapshot.prefill.slope) as u64;
+            let (worker, key, answer) = (snapshot.worker, snapshot.key, handoff.answer);
+            let pick = PrefillPick { worker, answer, key, promise, ahead };
             let seconds = least_delay::first_token(query.ask, &candidate);
-            (snapshot, held, prefill_price(query.ask, &candidate), seconds)
-        });
-        let (snapshot, held, price, seconds) = priced.min_by(|one, other| one.2.total_cmp(&other.2))?;
-        let prefill = query.ask.prefill - held.tokens;
-        let context = prefill + held.chunks.saved;
-        let promise = Promise { prefill, decode: Tokens(1), context, prefilled: false };
-        let ahead = (snapshot.wait_seconds / snapshot.prefill.slope) as u64;
-        Some((PrefillPick { worker: snapshot.worker, key: snapshot.key, promise, ahead }, price, seconds))
+            *best = Some(PricedPrefill { pick, price, seconds });
+        }
+        cheapest
     }
 
-    /// Which other worker could prefill the prompt at the least cost, and who would answer. A strategy that prices in seconds
-    /// may answer elsewhere than it would without; the pick of others stays.
+    /// Which other worker could prefill the prompt at the least cost, and who would answer.
     pub(super) fn split(
         &self,
         (world, query): (&World<'_>, &Query<'_>),
         (survey, beliefs): (&Survey, Beliefs<'_>),
         picked: Picked,
-        is_priced: bool,
+        answering: Answering,
     ) -> Option<Split> {
-        let (prefill, prompt_price, prefilled) = self.cheapest(query, beliefs)?;
-        let here = whole_price(query.ask, &survey.candidates[picked.pick.index]);
+        let cheapest = self.cheapest(world, query, beliefs);
+        let picked_candidate = &survey.candidates[picked.pick.index];
+        let is_dependent = world.fleet.handoff(picked_candidate.worker).needs_partner;
+        let here = if is_dependent { f64::INFINITY } else { whole_price(query.ask, picked_candidate) };
         let price = |candidate: &Candidate| {
+            let prefill = cheapest[world.fleet.handoff(candidate.worker).style as usize]?;
             let TransferTime { own, queue } =
                 world.fleet.transfer_time(candidate.worker, lacks(query.ask, candidate));
-            decode_price(query.ask, candidate, Handover { prefilled, transfer: own, queue })
+            let handover = Handover { prefilled: prefill.seconds, transfer: own, queue };
+            Some((prefill, prefill.price + decode_price(query.ask, candidate, handover)))
         };
         let may_answer = |&(index, candidate): &(usize, &Candidate)| {
             let is_picked = index == picked.pick.index;
-            (is_priced || is_picked)
+            (answering == Answering::Anyone || is_picked)
                 && survey.openings[survey.shown[index]] == Opening::Now
                 && world.fleet.decodes(candidate.worker)
         };
-        let (index, candidate, answer_price) = (survey.candidates.iter().enumerate())
+        let (index, candidate, (prefill, elsewhere)) = (survey.candidates.iter().enumerate())
             .filter(may_answer)
-            .map(|(index, it)| (index, it, price(it)))
-            .min_by(|one, other| one.2.total_cmp(&other.2))?;
-        let elsewhere = prompt_price + answer_price;
+            .filter_map(|(index, it)| Some((index, it, price(it)?)))
+            .min_by(|one, other| one.2.1.total_cmp(&other.2.1))?;
         let fetch = world.fleet.transfer_time(candidate.worker, lacks(query.ask, candidate));
-        let first_token = prefilled + fetch.queue + fetch.own + candidate.pace.floor;
-        if query.deadline.is_some_and(|it| it.since(world.now).as_secs_f64() < first_token) {
+        let first_token = prefill.seconds + fetch.queue + fetch.own + candidate.pace.floor;
+        let is_late = query.deadline.is_some_and(|it| it.since(world.now).as_secs_f64() < first_token);
+        if is_late && !is_dependent {
             return None;
         }
         Some(Split {
             place: survey.shown[index],
             index,
-            prefill,
+            prefill: prefill.pick,
             fetches: lacks(query.ask, candidate),
             here,
             elsewhere,

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use maitre_base::{Instant, Role, Tokens, WorkerId};
+use maitre_base::{Handoff, Instant, Role, Tokens, WorkerId};
 
 use super::{Fleet, WorkerSnapshot};
 use crate::barred::Barred;
@@ -24,8 +24,47 @@ impl Fleet {
     pub fn set_role(&mut self, worker: WorkerId, role: Role) {
         if let Some(it) = self.worker_mut(worker) {
             it.role = role;
-            self.prefill_workers = self.workers().filter(|it| !it.answers()).count();
+            self.count_roles();
         }
+    }
+
+    pub fn set_handoff(&mut self, worker: WorkerId, handoff: Handoff) {
+        if let Some(it) = self.worker_mut(worker) {
+            it.handoff = handoff;
+            self.count_roles();
+        }
+    }
+
+    pub(super) fn count_roles(&mut self) {
+        self.prefill_workers = self.workers().filter(|it| !it.answers()).count();
+        self.dependent_workers = self.workers().filter(|it| it.is_dependent()).count();
+    }
+
+    /// How this worker hands KV cache over.
+    pub fn handoff(&self, worker: WorkerId) -> Handoff {
+        self.worker(worker).map_or_else(Handoff::default, |it| it.handoff)
+    }
+
+    /// Whether any worker answers only what another prefills.
+    pub fn has_dependent_workers(&self) -> bool {
+        self.dependent_workers > 0
+    }
+
+    /// Whether any healthy worker can answer requests: alone, or with a healthy one that prefills for it.
+    pub fn is_answering(&self) -> bool {
+        let prefills = |style| {
+            let mut ready = self.workers().filter(|it| it.is_ready() && !it.answers());
+            ready.any(|it| it.handoff.style == style)
+        };
+        let mut ready = self.workers().filter(|it| it.is_ready() && it.answers());
+        ready.any(|it| !it.is_dependent() || prefills(it.handoff.style))
+    }
+
+    /// Leaves out the workers that would need one of these to prefill, and have none of their style.
+    pub fn retain_answering(&self, prefill: &[WorkerSnapshot], snapshots: &mut Vec<WorkerSnapshot>) {
+        let has_partner =
+            |it: &Worker| prefill.iter().any(|other| self.handoff(other.worker).style == it.handoff.style);
+        snapshots.retain(|it| self.worker(it.worker).is_none_or(|it| !it.is_dependent() || has_partner(it)));
     }
 
     /// Whether this worker answers requests whose prompt another one has prefilled.
@@ -46,10 +85,18 @@ impl Fleet {
         snapshots: &mut Vec<WorkerSnapshot>,
     ) {
         let is_trusted = |it: &Worker| it.handoff_failed.is_none_or(|at| now.since(at) >= HANDOFF_PAUSE);
-        let may =
-            |it: &&Worker| it.is_ready() && it.prefills(wanted) && is_trusted(it) && !barred.bars(it.id);
+        let may = |it: &&Worker| it.is_ready() && it.prefills(wanted) && !barred.bars(it.id);
+        let ready = || self.workers().filter(may);
+        let snapshot = |it: &Worker| self.snapshot(now, wanted, it);
         snapshots.clear();
-        snapshots.extend(self.workers().filter(may).map(|it| self.snapshot(now, wanted, it)));
+        snapshots.extend(ready().filter(|it| is_trusted(it)).map(snapshot));
+        // Where requests cannot be served otherwise, a doubtful worker is better than none, and one that has failed may be
+        // back.
+        if snapshots.is_empty() && self.has_dependent_workers() {
+            let barred = Barred { tried: &[], ..barred };
+            let last = |it: &&Worker| !it.draining && it.prefills(wanted) && !barred.bars(it.id);
+            snapshots.extend(self.workers().filter(last).map(snapshot));
+        }
     }
 
     /// How long this worker would take to fetch the KV cache of so many tokens.

@@ -26,7 +26,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 pub(super) async fn forward(
     guard: &mut RequestGuard,
-    arrived: &Arrived,
+    arrived: &Arc<Arrived>,
     placed: Placed,
 ) -> Result<StartedResponse, Refused> {
     let rewrite = placed.rewrite.clone();

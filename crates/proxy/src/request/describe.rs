@@ -5,8 +5,8 @@
 
 use std::sync::Arc;
 
-use maitre_base::{Instant, RequestId, TenantId};
-use maitre_dialect::legs::Style;
+use maitre_base::{HandoffStyle, Instant, RequestId, TenantId};
+use maitre_dialect::legs;
 use maitre_dialect::openai::{self, BadRequest};
 use maitre_dispatch::{Arrival, Brain};
 use maitre_fleet::Wanted;
@@ -111,7 +111,7 @@ async fn describe_here(
         false => state.tokenizer.tokenize(&lane.upstreams, arrived.route(), body).await,
     };
     let coverage = Coverage::of(settings, arrived, &facts);
-    let may_split = state.brain.moves_kv() && may_split(arrived);
+    let may_split = may_split(arrived, state.brain.kv_styles());
     Ok(Described {
         model: body.model.as_deref().map(str::to_owned),
         facts: Arrival { size: tokenized.size, may_split, ..facts },
@@ -123,10 +123,13 @@ async fn describe_here(
 }
 
 /// Whether the request's KV cache may come from another worker, which prefills it or holds it.
-fn may_split(arrived: &Arrived) -> bool {
-    let style = Style::NixlPull;
-    let route = arrived.route().filter(|&it| style.serves(it));
-    route.is_some_and(|it| matches!(style.obstacle(it, &arrived.body), Ok(None)))
+fn may_split(arrived: &Arrived, mut styles: impl Iterator<Item = HandoffStyle>) -> bool {
+    let can = |style: HandoffStyle| {
+        let route = arrived.route().filter(|&it| legs::serves(style, it));
+        route.is_some_and(|it| matches!(legs::obstacle(style, it, &arrived.body), Ok(None)))
+    };
+    // Which way it will go is decided later.
+    styles.next().is_some_and(can) && styles.all(can)
 }
 
 /// Whether no worker serves the model that the request names.

@@ -5,9 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderValue};
+use http::header::{
+    CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HeaderMap, HeaderValue, TRANSFER_ENCODING,
+};
 use maitre_base::{Instant, RequestId};
-use maitre_dispatch::{Failure, Placement};
+use maitre_dispatch::{Failure, Form, Placement};
 use maitre_net::connect::ConnectError;
 use maitre_net::upstream::{ResponseHead, Upstream, UpstreamError};
 use tokio::time::timeout;
@@ -29,6 +31,34 @@ pub(super) struct StartedResponse {
     pub(super) head: ResponseHead,
     /// None: the response has no body.
     pub(super) first: Option<Bytes>,
+}
+
+impl StartedResponse {
+    /// The whole body, in place of one that has been read to its end.
+    pub(super) fn replace_body(&mut self, body: Bytes, form: Form) {
+        let headers = &mut self.head.headers;
+        headers.remove(TRANSFER_ENCODING);
+        headers.insert(CONTENT_LENGTH, HeaderValue::from(body.len()));
+        if form == Form::Stream {
+            headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream; charset=utf-8"));
+        }
+        self.first = Some(body);
+    }
+}
+
+/// The end of an attempt without a response.
+pub(super) enum NoResponse {
+    Failed(Failure),
+    /// The worker that prefills for this one failed.
+    PrefillFailed(Failure),
+    /// The brain has put the request back into the queue.
+    Recalled(Waiter),
+}
+
+impl From<Failure> for NoResponse {
+    fn from(failure: Failure) -> NoResponse {
+        NoResponse::Failed(failure)
+    }
 }
 
 /// A reused connection that breaks this soon was most likely closed by the worker while it was idle, before the worker
@@ -161,8 +191,9 @@ pub(super) async fn exchange(
     })?;
     let head = timeout(limit.left, upstream.send(request)).await;
     let head = head.map_err(|_| timed_out(limit))?.map_err(|error| broke(&link, &error))?;
-    let [sent_id, named_id] = [&arrived.headers, &head.headers].map(|it| it.get(&REQUEST_ID));
-    if !upstream.may_be_response(sent_id, named_id) {
+    let own_id = leg.request_id();
+    let sent_id = own_id.as_ref().or(arrived.headers.get(&REQUEST_ID));
+    if !upstream.may_be_response(sent_id, head.headers.get(&REQUEST_ID)) {
         return Err(broke(&link, &UpstreamError::NotHttp("the response to another request")));
     }
     let responded = upstreams.clock.now();

@@ -10,39 +10,27 @@
 use std::sync::Arc;
 
 use maitre_base::Instant;
+use maitre_dialect::legs::is_concurrent;
 use maitre_dispatch::{Failure, Placement, Refusal};
 
 use super::arrive::Arrived;
-use super::exchange::{Outbound, StartedResponse, exchange, interrupted, open};
+use super::at_once::Legs;
+use super::exchange::{NoResponse, Outbound, StartedResponse, exchange, interrupted, open};
 use super::guard::RequestGuard;
+use super::handoff::HandoffPlan;
 use super::place::{BodyRewrite, Leg, Placed};
-use super::prefill::{PrefillOutcome, is_usable, prefill, until_content};
+use super::prefill::{PrefillOutcome, UnsentHandoff, is_usable, prefill, until_content};
 use super::pull::pull;
 use super::token_ids::send_asking;
-use crate::brain::{Decision, Waiter};
+use crate::brain::Decision;
 use crate::lane::Lane;
 use crate::link::Link;
 use crate::refuse::{Refused, judge};
 use crate::watch::idle_intervals;
 
-/// The end of an attempt without a response.
-enum NoResponse {
-    Failed(Failure),
-    /// The worker that prefills for this one failed.
-    PrefillFailed(Failure),
-    /// The brain has put the request back into the queue.
-    Recalled(Waiter),
-}
-
-impl From<Failure> for NoResponse {
-    fn from(failure: Failure) -> NoResponse {
-        NoResponse::Failed(failure)
-    }
-}
-
 pub(super) async fn forward(
     guard: &mut RequestGuard,
-    arrived: &Arrived,
+    arrived: &Arc<Arrived>,
     Placed { mut placement, rewrite, .. }: Placed,
 ) -> Result<StartedResponse, Refused> {
     // A worker's error response, for the client if no other worker does better.
@@ -79,8 +67,8 @@ fn by_brain(refusal: Refusal) -> Refused {
 
 /// One attempt. It ends early if the worker becomes unhealthy or the request is recalled.
 async fn attempt(
-    lane: &Lane,
-    request: (&Arrived, &BodyRewrite),
+    lane: &Arc<Lane>,
+    request: (&Arc<Arrived>, &BodyRewrite),
     placement: Placement,
 ) -> Result<StartedResponse, NoResponse> {
     let brain = &lane.state.brain;
@@ -111,11 +99,10 @@ async fn attempt(
     }
 }
 
-/// The one leg of a request, or both: first the prompt to the worker that prefills it, then the rest to the worker that
-/// answers.
+/// The one leg of a request, or both: the prompt to the worker that prefills it, and the rest to the worker that answers.
 async fn legs(
-    lane: &Lane,
-    (arrived, rewrite): (&Arrived, &BodyRewrite),
+    lane: &Arc<Lane>,
+    (arrived, rewrite): (&Arc<Arrived>, &BodyRewrite),
     link: Arc<Link>,
     placement: Placement,
 ) -> Result<StartedResponse, NoResponse> {
@@ -126,11 +113,29 @@ async fn legs(
             None => send_asking(&lane.upstreams, outbound, link, placement).await?,
         });
     };
+    let prefill_link = lane.state.brain.link(worker).ok_or(NoResponse::PrefillFailed(Failure::Refused))?;
+    let plan = HandoffPlan::make(lane, &prefill_link).await.map_err(NoResponse::PrefillFailed)?;
+    let plan = Arc::new(plan);
+    if is_concurrent(plan.style) {
+        return Legs { lane, arrived, rewrite, plan: &plan, placement }.send(prefill_link, link).await;
+    }
+    in_turn(lane, (arrived, rewrite), (&plan, prefill_link), link, placement).await
+}
+
+/// First the prompt to the worker that prefills it, then the rest to the worker that answers.
+async fn in_turn(
+    lane: &Arc<Lane>,
+    (arrived, rewrite): (&Arc<Arrived>, &BodyRewrite),
+    (plan, prefill_link): (&Arc<HandoffPlan>, Arc<Link>),
+    link: Arc<Link>,
+    placement: Placement,
+) -> Result<StartedResponse, NoResponse> {
     let splits = &lane.state.metrics.splits;
-    let answer = match prefill(lane, (arrived, rewrite), worker, placement).await {
+    let outbound = Outbound { arrived, rewrite, leg: Leg::Prefill(plan) };
+    let answer = match prefill(lane, outbound, (&prefill_link, plan), placement).await {
         Ok(PrefillOutcome::Answered(answer)) => answer,
-        Ok(PrefillOutcome::Declined(started)) => {
-            splits.prefilled("declined");
+        Ok(PrefillOutcome::Final(started)) => {
+            splits.prefilled(if started.head.status.is_success() { "answered" } else { "declined" });
             return Ok(*started);
         }
         Err(failure) => {
@@ -141,12 +146,15 @@ async fn legs(
     splits.prefilled("answered");
     let clock = lane.upstreams.clock;
     let answered = clock.now();
+    let mut unsent = UnsentHandoff::new(lane, (arrived, rewrite), (plan, &answer), &link, placement);
     // A new connection: one that the worker has just closed would cost the handoff, which cannot be sent twice.
-    let upstream = open(&lane.upstreams, &link, placement.deadline).await?;
+    let opened = open(&lane.upstreams, &link, placement.deadline).await;
+    unsent.settle();
+    let upstream = opened?;
     if !is_usable(clock.now().since(answered)) {
         return Err(NoResponse::Failed(Failure::Unreachable));
     }
-    let outbound = Outbound { arrived, rewrite, leg: Leg::Decode(&answer) };
+    let outbound = Outbound { arrived, rewrite, leg: Leg::Decode(plan, Some(&answer)) };
     let started = exchange(&lane.upstreams, outbound, link, placement, upstream).await?;
     if judge(started.head.status) == Some(Failure::Failed) {
         return Err(NoResponse::Failed(Failure::Handoff));

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use http::header::HeaderValue;
 use maitre_dialect::continuation::{self, ContinuableStream};
 use maitre_dialect::legs::peer::PeerSource;
-use maitre_dialect::legs::{Answer, BadAnswer, Style, Transfer};
+use maitre_dialect::legs::{Answer, BadAnswer};
 use maitre_dialect::openai::BadRequest;
 use maitre_dialect::{engine, openai};
 use maitre_dispatch::Placement;
@@ -17,6 +17,7 @@ use super::arrive::{Arrived, Urgency};
 use super::coverage::Coverage;
 use super::describe::describe;
 use super::guard::RequestGuard;
+use super::handoff::HandoffPlan;
 use super::models;
 use crate::headers;
 use crate::link::{Link, TokenIdReply};
@@ -50,11 +51,21 @@ pub(super) enum Leg<'a> {
     /// All of it, with where to pull KV cache from.
     Pull(PeerSource<'a>),
     /// The prompt, for another worker.
-    Prefill,
-    /// The answer, with what the prefill worker has answered.
-    Decode(&'a Bytes),
+    Prefill(&'a HandoffPlan),
+    /// The answer, with what the prefill worker has answered, unless both are asked at once.
+    Decode(&'a HandoffPlan, Option<&'a Bytes>),
     /// The rest of an answer that another worker began.
     Rest(&'a ContinuableStream),
+}
+
+impl Leg<'_> {
+    /// The request id that the worker gets in place of the client's.
+    pub(super) fn request_id(&self) -> Option<HeaderValue> {
+        match self {
+            Leg::Prefill(plan) | Leg::Decode(plan, _) => plan.request_id(),
+            Leg::Whole | Leg::Pull(_) | Leg::Rest(_) => None,
+        }
+    }
 }
 
 /// Asks the brain for a worker; waits in the queue if it must.
@@ -96,7 +107,7 @@ impl BodyRewrite {
         let host = link.address.header();
         let body = body_of(leg, arrived, self.body(arrived, link))?;
         let body = match leg {
-            Leg::Whole | Leg::Pull(_) | Leg::Decode(_) if self.asks_ids(arrived, link) => {
+            Leg::Whole | Leg::Pull(_) | Leg::Decode(..) if self.asks_ids(arrived, link) => {
                 Bytes::from(continuation::with_ids(&body)?)
             }
             Leg::Rest(stream) => {
@@ -104,13 +115,17 @@ impl BodyRewrite {
             }
             _ => body,
         };
-        if link.rank.is_none() && trace.is_none() {
+        let id = leg.request_id();
+        if link.rank.is_none() && trace.is_none() && id.is_none() {
             return Ok(UpstreamRequest::new(method, target, host, headers, body));
         }
         let mut headers = headers.clone();
         if let Some(rank) = link.rank {
             // The placement is on one rank, whatever the client asked for.
             headers.insert(headers::RANK, HeaderValue::from(rank));
+        }
+        if let Some(id) = id {
+            headers.insert(headers::REQUEST_ID, id);
         }
         if let Some(trace) = trace {
             headers.insert(TRACEPARENT, trace.toward(placement));
@@ -175,8 +190,11 @@ fn body_of(leg: Leg<'_>, arrived: &Arrived, body: Bytes) -> Result<Bytes, BadLeg
     Ok(match leg {
         Leg::Whole | Leg::Rest(_) => body,
         Leg::Pull(source) => Bytes::from(source.pull(&body)?),
-        Leg::Prefill => Bytes::from(Transfer::NixlPull.prefill(route, &body)?),
-        Leg::Decode(answer) => rewritten(&body, Answer::read(Style::NixlPull, answer)?.decode(route, &body)?),
+        Leg::Prefill(plan) => Bytes::from(plan.transfer().prefill(route, &body)?),
+        Leg::Decode(plan, None) => rewritten(&body, plan.transfer().decode(route, &body)?),
+        Leg::Decode(plan, Some(answer)) => {
+            rewritten(&body, Answer::read(plan.style, answer)?.decode(route, &body)?)
+        }
     })
 }
 

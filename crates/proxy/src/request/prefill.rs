@@ -8,70 +8,173 @@
 //! A transfer that fails shows as an error event after the head and the role. Nothing is passed on before there is content,
 //! so that another worker can still answer.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use maitre_base::WorkerId;
-use maitre_dialect::legs::{ANSWER_BYTES_MAX, Answer, FirstEvents, StreamStart, Style};
-use maitre_dispatch::{Event, Failure, Placement};
+use maitre_dialect::legs::tensorrt::{Complete, wants_usage};
+use maitre_dialect::legs::{ANSWER_BYTES_MAX, Answer, FirstEvents, StreamStart};
+use maitre_dialect::route::Route;
+use maitre_dialect::usage::Usage;
+use maitre_dispatch::{Event, Failure, Form, Placement};
+use maitre_fleet::estimate::Counted;
+use tokio::runtime::Handle;
 use tokio::time::timeout;
 use tracing::debug;
 
 use super::arrive::Arrived;
-use super::exchange::{Outbound, StartedResponse, interrupted, is_stream, send};
+use super::exchange::{Outbound, StartedResponse, exchange, interrupted, is_stream, open, send};
+use super::handoff::HandoffPlan;
 use super::place::{BodyRewrite, Leg};
 use crate::lane::Lane;
+use crate::link::Link;
 use crate::refuse::judge;
 
 /// How long after the prefill worker's answer its parameters are used: two thirds of vLLM's lease.
-const HANDOFF_AGE_MAX: Duration = Duration::from_secs(20);
+pub(super) const HANDOFF_AGE_MAX: Duration = Duration::from_secs(20);
+
+/// How long a decode leg that only frees the prefill worker is kept open. vLLM 0.32 has begun the transfer by then, and
+/// carries it out though its client has left.
+const RELEASE_TIME: Duration = Duration::from_millis(500);
 
 /// What came of a prefill leg.
 pub(super) enum PrefillOutcome {
     /// The prefill worker's answer, for the decode worker.
     Answered(Bytes),
-    /// An error that is the client's: its response.
-    Declined(Box<StartedResponse>),
+    /// It is the client's answer: an error that is the client's, or all of a short answer.
+    Final(Box<StartedResponse>),
 }
 
 /// Sends the prompt to the worker that prefills it, and waits for its answer.
 pub(super) async fn prefill(
     lane: &Lane,
-    (arrived, rewrite): (&Arrived, &BodyRewrite),
-    worker: WorkerId,
+    outbound: Outbound<'_>,
+    (link, plan): (&Arc<Link>, &HandoffPlan),
     placement: Placement,
 ) -> Result<PrefillOutcome, Failure> {
-    let brain = &lane.state.brain;
-    let link = brain.link(worker).ok_or(Failure::Refused)?;
+    let arrived = outbound.arrived;
+    let mut started = match begin(lane, outbound, link, placement).await? {
+        Begun::Answering(started) => started,
+        Begun::Declined(started) => return Ok(PrefillOutcome::Final(started)),
+    };
+    let body = read_all(lane, &mut started).await?;
+    let answer = match Answer::read(plan.style, &body) {
+        Ok(answer) => answer,
+        Err(error) => {
+            link.failed(error.to_string());
+            debug!(worker = link.url, %error, "unusable answer to a prefill");
+            return Err(Failure::Failed);
+        }
+    };
+    report(lane, (placement, link), answer.usage());
+    if let Some(complete) = answer.complete() {
+        started.replace_body(complete_body(arrived, placement.form, complete), placement.form);
+        return Ok(PrefillOutcome::Final(started));
+    }
+    lane.upstreams.put(link, started.upstream);
+    Ok(PrefillOutcome::Answered(body))
+}
+
+/// A prefill leg whose response has begun.
+pub(super) enum Begun {
+    Answering(Box<StartedResponse>),
+    /// An error that is the client's: its response.
+    Declined(Box<StartedResponse>),
+}
+
+/// Sends a prefill leg.
+pub(super) async fn begin(
+    lane: &Lane,
+    outbound: Outbound<'_>,
+    link: &Arc<Link>,
+    placement: Placement,
+) -> Result<Begun, Failure> {
     let outs = link.outs();
     let _waiting = link.wait();
-    let outbound = Outbound { arrived, rewrite, leg: Leg::Prefill };
-    let mut started = tokio::select! {
+    let started = tokio::select! {
         biased;
         started = send(&lane.upstreams, outbound, link.clone(), placement) => started?,
-        _ = interrupted(brain, &link, None, outs) => return Err(Failure::Abandoned),
+        _ = interrupted(&lane.state.brain, link, None, outs) => return Err(Failure::Abandoned),
     };
     let status = started.head.status;
     if let Some(failure) = judge(status) {
         link.failed(format!("prefill for another worker: {status}"));
         return Err(failure);
     }
-    if !status.is_success() {
-        return Ok(PrefillOutcome::Declined(Box::new(started)));
+    let started = Box::new(started);
+    Ok(if status.is_success() { Begun::Answering(started) } else { Begun::Declined(started) })
+}
+
+/// Tells the brain that a prefill leg is done.
+pub(super) fn report(lane: &Lane, (placement, link): (Placement, &Link), usage: Option<Usage>) {
+    let counted = usage.map(|it| Counted {
+        prompt: it.prompt_tokens,
+        cached: it.cached_tokens,
+        answer: it.completion_tokens,
+    });
+    lane.state.brain.on(Event::Prefilled { request: placement.request, worker: link.worker, counted });
+}
+
+/// An answer that the prefill worker has completed, as the client asked for it.
+fn complete_body(arrived: &Arrived, form: Form, complete: Complete<'_>) -> Bytes {
+    let route = arrived.route().unwrap_or(Route::Chat);
+    match form {
+        Form::Whole => complete.body().into(),
+        Form::Stream => complete.events(route, wants_usage(&arrived.body)).into(),
     }
-    let answer = read_all(lane, &mut started).await?;
-    lane.upstreams.put(&link, started.upstream);
-    if let Err(error) = Answer::read(Style::NixlPull, &answer) {
-        link.failed(error.to_string());
-        debug!(worker = link.url, %error, "unusable answer to a prefill");
-        return Err(Failure::Failed);
+}
+
+/// A handoff that no worker has got. If its request ends here because the client leaves, the prefill worker would keep its
+/// blocks until the lease ends; a decode leg that is cancelled frees them.
+pub(super) struct UnsentHandoff<'a> {
+    lane: &'a Arc<Lane>,
+    arrived: &'a Arc<Arrived>,
+    rewrite: &'a BodyRewrite,
+    /// None once it is sent, or there is nobody to send it to.
+    rest: Option<(Arc<HandoffPlan>, Bytes, Arc<Link>, Placement)>,
+}
+
+impl<'a> UnsentHandoff<'a> {
+    pub(super) fn new(
+        lane: &'a Arc<Lane>,
+        (arrived, rewrite): (&'a Arc<Arrived>, &'a BodyRewrite),
+        (plan, answer): (&Arc<HandoffPlan>, &Bytes),
+        link: &Arc<Link>,
+        placement: Placement,
+    ) -> UnsentHandoff<'a> {
+        let rest = Some((plan.clone(), answer.clone(), link.clone(), placement));
+        UnsentHandoff { lane, arrived, rewrite, rest }
     }
-    brain.on(Event::Prefilled { request: placement.request, worker });
-    Ok(PrefillOutcome::Answered(answer))
+
+    /// It is about to be sent, or cannot be.
+    pub(super) fn settle(&mut self) {
+        self.rest = None;
+    }
+}
+
+impl Drop for UnsentHandoff<'_> {
+    fn drop(&mut self) {
+        let Some((plan, answer, link, placement)) = self.rest.take() else { return };
+        let hands_over = Answer::read(plan.style, &answer).is_ok_and(|it| it.hands_over());
+        let Ok(runtime) = Handle::try_current() else { return };
+        if !hands_over {
+            return;
+        }
+        let (lane, arrived, rewrite) = (self.lane.clone(), self.arrived.clone(), self.rewrite.clone());
+        let release = async move {
+            let outbound =
+                Outbound { arrived: &arrived, rewrite: &rewrite, leg: Leg::Decode(&plan, Some(&answer)) };
+            let Ok(upstream) = open(&lane.upstreams, &link, None).await else { return };
+            let sent = exchange(&lane.upstreams, outbound, link, placement, upstream);
+            // Dropping it closes the connection, which cancels the leg.
+            let _ = timeout(RELEASE_TIME, sent).await;
+        };
+        self.lane.tasks.spawn_on(release, &runtime);
+    }
 }
 
 /// The rest of a response that has begun, within the time of its head.
-async fn read_all(lane: &Lane, started: &mut StartedResponse) -> Result<Bytes, Failure> {
+pub(super) async fn read_all(lane: &Lane, started: &mut StartedResponse) -> Result<Bytes, Failure> {
     let mut body = BytesMut::from(started.first.take().unwrap_or_default());
     let limit = lane.upstreams.settings.load().timeouts.headers;
     let read = async {

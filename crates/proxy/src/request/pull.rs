@@ -3,7 +3,6 @@
 //! A source that is dead or silent would hold the request up for half a minute, so its first token has a limit. Nothing is
 //! passed on before there is content: until then another worker can answer, or the same one without the pull.
 
-use std::fmt::Write as _;
 use std::sync::Arc;
 
 use maitre_dialect::legs::peer::PeerSource;
@@ -29,7 +28,7 @@ pub(super) async fn pull(
     let Some((host, port)) = source.as_ref().and_then(|it| it.pull.as_ref()) else {
         return send_asking(&lane.upstreams, outbound, link, placement).await;
     };
-    let kv_request_id = fresh_id(lane, &placement);
+    let kv_request_id = lane.state.request_ids.of_transfer();
     let peer = PeerSource { kv_request_id: &kv_request_id, host, port: *port };
     let outbound = Outbound { leg: Leg::Pull(peer), ..outbound };
     let answer = async {
@@ -50,13 +49,4 @@ pub(super) async fn pull(
     };
     lane.state.metrics.splits.pulled(outcome.is_ok(), from.tokens);
     outcome
-}
-
-/// An id that no other attempt has, here or at another router.
-fn fresh_id(lane: &Lane, placement: &Placement) -> String {
-    let mut id = String::new();
-    let nonce = lane.state.request_ids.instance_nonce;
-    // Writing to a string cannot fail.
-    let _ = write!(id, "maitre-{nonce:016x}-{}-{}", placement.request.0, placement.attempt);
-    id
 }

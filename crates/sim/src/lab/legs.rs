@@ -9,6 +9,7 @@ use std::time::Duration;
 use maitre_base::hash::NumberMap;
 use maitre_base::{Instant, RequestId, WorkerId};
 use maitre_dispatch::{Event, Failure};
+use maitre_fleet::estimate::Counted;
 
 use super::{PendingRequest, SimEvent, Simulation};
 use crate::engine::transfer::{Content, FetchOrigin, FetchOutcome, HoldId, KvFetch};
@@ -91,11 +92,17 @@ impl Simulation<'_> {
         leg.held = Some(HeldPrompt { hold, incarnation, cached_tokens: output.cached_tokens });
         pending.job = None;
         let (attempt, router) = (pending.attempt, pending.router);
+        let prompt_tokens = self.prepared.requests[pending.number].prompt_tokens();
         let overhead = self.workers[pending.worker.index()].profile.overhead;
         self.schedule(now + overhead, SimEvent::Submission { request, attempt });
         let worker_number = worker.index();
         self.schedule(now + LEASE, SimEvent::LeaseEnds { worker: worker_number, incarnation, hold, request });
-        self.dispatch(router, now, Event::Prefilled { request: RequestId(request), worker });
+        let counted = Some(Counted {
+            prompt: Some(prompt_tokens),
+            cached: Some(u64::from(output.cached_tokens)),
+            answer: None,
+        });
+        self.dispatch(router, now, Event::Prefilled { request: RequestId(request), worker, counted });
     }
 
     /// Begins the fetches of jobs that have room now, and frees the blocks of those that ended before theirs.

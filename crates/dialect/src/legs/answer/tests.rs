@@ -4,7 +4,7 @@ use super::*;
 
 /// The decode worker's body for a client's `{}`, or the error.
 #[track_caller]
-fn check(style: Style, answer: &str, expected: Result<&str, &str>) {
+fn check(style: HandoffStyle, answer: &str, expected: Result<&str, &str>) {
     let actual = Answer::read(style, answer.as_bytes());
     let actual = actual.map(|it| it.decode(Route::Chat, b"{}").unwrap().into_owned());
     let actual = actual.map(|it| String::from_utf8(it).unwrap()).map_err(|it| it.to_string());
@@ -17,21 +17,21 @@ fn check(style: Style, answer: &str, expected: Result<&str, &str>) {
 fn parameters_are_passed_on_untouched() {
     let whole = r#"{"do_remote_prefill" : true,"remote_block_ids":[[12]],"remote_engine_id":"a","remote_host":"10.0.0.5","remote_port":5600,"new":{"k":1.0e2}}"#;
     let passed = format!(r#"{{"kv_transfer_params":{whole}}}"#);
-    check(Style::NixlPull, &format!(r#"{{"id":"x","kv_transfer_params": {whole} }}"#), Ok(&passed));
+    check(HandoffStyle::NixlPull, &format!(r#"{{"id":"x","kv_transfer_params": {whole} }}"#), Ok(&passed));
     // Not asked to fetch: whatever it is, the engine knows.
     let other = r#"{"kv_transfer_params":{"do_remote_prefill":false,"other":1}}"#;
-    check(Style::NixlPull, other, Ok(other));
+    check(HandoffStyle::NixlPull, other, Ok(other));
 }
 
 #[test]
 fn an_answer_without_parameters_leaves_the_body_alone() {
     for answer in ["{}", r#"{"kv_transfer_params":null}"#, r#"{"choices":7}"#] {
-        check(Style::NixlPull, answer, Ok("{}"));
-        assert!(!Answer::read(Style::NixlPull, answer.as_bytes()).unwrap().hands_over());
+        check(HandoffStyle::NixlPull, answer, Ok("{}"));
+        assert!(!Answer::read(HandoffStyle::NixlPull, answer.as_bytes()).unwrap().hands_over());
     }
     let nothing = r#"{"kv_transfer_params":{"do_remote_prefill":true,"remote_block_ids":[ ],"remote_engine_id":"a","remote_host":"h","remote_port":1}}"#;
-    check(Style::NixlPull, nothing, Ok("{}"));
-    for style in [Style::NixlPush, Style::Mooncake, Style::Store] {
+    check(HandoffStyle::NixlPull, nothing, Ok("{}"));
+    for style in [HandoffStyle::NixlPush, HandoffStyle::Mooncake, HandoffStyle::Store] {
         check(style, r#"{"kv_transfer_params":{"do_remote_prefill":true}}"#, Ok("{}"));
     }
 }
@@ -51,39 +51,44 @@ fn parameters_that_would_end_the_decode_worker_are_an_error() {
         rest.remove(index);
         for rest in [rest.join(","), format!("{},{name}:null", rest.join(","))] {
             let answer = format!(r#"{{"kv_transfer_params":{{"do_remote_prefill":true,{rest}}}}}"#);
-            check(Style::NixlPull, &answer, Err(&error));
+            check(HandoffStyle::NixlPull, &answer, Err(&error));
         }
     }
     let text = r#"{"kv_transfer_params":"x"}"#;
-    check(Style::NixlPull, text, Err("`kv_transfer_params` must be an object, not a string"));
+    check(HandoffStyle::NixlPull, text, Err("`kv_transfer_params` must be an object, not a string"));
 }
 
 #[test]
 fn an_answer_that_cannot_be_read_says_why() {
-    check(Style::Store, "", Err("not a JSON object: expected `{` at byte 0"));
-    check(Style::NixlPull, "[]", Err("not a JSON object: expected `{` at byte 0"));
-    check(Style::NixlPull, r#"{"a":1"#, Err("not a JSON object: expected `,` or `}` at byte 6"));
-    check(Style::NixlPull, "{} data", Err("not a JSON object: expected the end of the body at byte 3"));
+    check(HandoffStyle::Store, "", Err("not a JSON object: expected `{` at byte 0"));
+    check(HandoffStyle::NixlPull, "[]", Err("not a JSON object: expected `{` at byte 0"));
+    check(HandoffStyle::NixlPull, r#"{"a":1"#, Err("not a JSON object: expected `,` or `}` at byte 6"));
+    check(
+        HandoffStyle::NixlPull,
+        "{} data",
+        Err("not a JSON object: expected the end of the body at byte 3"),
+    );
     let deep = format!("{{\"a\":{}", "[".repeat(200));
-    assert!(matches!(Answer::read(Style::Store, deep.as_bytes()), Err(BadAnswer::TooDeep { .. })));
-    assert_eq!(Answer::read(Style::Store, b"{\xff"), Err(BadAnswer::NotUtf8 { offset: 1 }));
+    assert!(matches!(Answer::read(HandoffStyle::Store, deep.as_bytes()), Err(BadAnswer::TooDeep { .. })));
+    assert_eq!(Answer::read(HandoffStyle::Store, b"{\xff"), Err(BadAnswer::NotUtf8 { offset: 1 }));
     let large = vec![b' '; ANSWER_BYTES_MAX + 1];
-    assert_eq!(Answer::read(Style::Store, &large), Err(BadAnswer::TooLarge { bytes: large.len() }));
+    assert_eq!(Answer::read(HandoffStyle::Store, &large), Err(BadAnswer::TooLarge { bytes: large.len() }));
 }
 
 #[test]
 fn the_usage_of_every_style_and_api_is_read() {
     let answer =
         r#"{"usage":{"prompt_tokens":7,"completion_tokens":1,"prompt_tokens_details":{"cached_tokens":5}}}"#;
-    for style in [Style::NixlPull, Style::NixlPush, Style::Mooncake, Style::Store] {
+    for style in [HandoffStyle::NixlPull, HandoffStyle::NixlPush, HandoffStyle::Mooncake, HandoffStyle::Store]
+    {
         let usage = Answer::read(style, answer.as_bytes()).unwrap().usage().unwrap();
         assert_eq!((usage.prompt_tokens, usage.cached_tokens), (Some(7), Some(5)));
     }
     let messages = br#"{"usage":{"input_tokens":2,"cache_read_input_tokens":5}}"#;
-    let usage = Answer::read(Style::Store, messages).unwrap().usage().unwrap();
+    let usage = Answer::read(HandoffStyle::Store, messages).unwrap().usage().unwrap();
     assert_eq!((usage.prompt_tokens, usage.cached_tokens), (Some(7), Some(5)));
     for answer in ["{}", r#"{"usage":null}"#, r#"{"usage":[1]}"#] {
-        assert_eq!(Answer::read(Style::Store, answer.as_bytes()).unwrap().usage(), None, "{answer}");
+        assert_eq!(Answer::read(HandoffStyle::Store, answer.as_bytes()).unwrap().usage(), None, "{answer}");
     }
 }
 
@@ -100,22 +105,22 @@ fn a_generation_leg_repeats_ids_and_state() {
     let params = r#"{"request_type":"generation_only","ctx_request_id":7,"disagg_request_id":1099511627776,"first_gen_tokens":[5],"encoded_opaque_state":"AA==","ctx_usage":{"prompt_tokens":3}}"#;
     let chat = format!(r#"{{"disaggregated_params":{params},"prompt_token_ids":[1,2,3]}}"#);
     for reason in [r#""length""#, r#""not_finished""#, "null"] {
-        check(Style::TensorRt, &context(reason, PARAMS), Ok(&chat));
+        check(HandoffStyle::TensorRt, &context(reason, PARAMS), Ok(&chat));
     }
     let answer = context(r#""length""#, PARAMS);
-    let answer = Answer::read(Style::TensorRt, answer.as_bytes()).unwrap();
+    let answer = Answer::read(HandoffStyle::TensorRt, answer.as_bytes()).unwrap();
     let body = answer.decode(Route::Completions, br#"{"prompt":"one two","max_tokens":9}"#).unwrap();
     let expected = format!(r#"{{"disaggregated_params":{params},"prompt":[1,2,3],"max_tokens":9}}"#);
     assert_eq!(String::from_utf8(body.into_owned()).unwrap(), expected);
     // Without ids the engine tokenizes again; an older engine has no field for the usage.
     let old = r#"{"choices":[{"disaggregated_params":{"ctx_request_id":7,"disagg_request_id":8}}]}"#;
     let made = r#"{"disaggregated_params":{"request_type":"generation_only","ctx_request_id":7,"disagg_request_id":8}}"#;
-    check(Style::TensorRt, old, Ok(made));
+    check(HandoffStyle::TensorRt, old, Ok(made));
 }
 
 #[test]
 fn a_context_answer_that_cannot_go_on_says_why() {
-    let check = |answer: &str, error| check(Style::TensorRt, answer, Err(error));
+    let check = |answer: &str, error| check(HandoffStyle::TensorRt, answer, Err(error));
     check("{}", "`choices` is missing or null");
     check(r#"{"choices":null}"#, "`choices` must be an array, not null");
     check(r#"{"choices":[]}"#, "`choices` must hold one object, and holds 0 values");
@@ -136,7 +141,7 @@ fn a_context_answer_that_cannot_go_on_says_why() {
 #[test]
 fn a_context_answer_that_is_complete_goes_to_the_client() {
     let text = context(r#""stop""#, PARAMS);
-    let answer = Answer::read(Style::TensorRt, text.as_bytes()).unwrap();
+    let answer = Answer::read(HandoffStyle::TensorRt, text.as_bytes()).unwrap();
     assert!(!answer.hands_over());
     let complete = answer.complete().unwrap();
     assert_eq!(
@@ -149,7 +154,7 @@ fn a_context_answer_that_is_complete_goes_to_the_client() {
     assert_eq!(complete.events(Route::Chat, true), format!("{chunk}\n\n{usage}\n\ndata: [DONE]\n\n"));
     // Without parameters too, and with line ends between its members.
     let text = "{\"object\":\"text_completion\",\r\n\"choices\":[{\"text\":\"a\\nb\",\n\"finish_reason\":\"stop\"}]}";
-    let complete = Answer::read(Style::TensorRt, text.as_bytes()).unwrap().complete().unwrap();
+    let complete = Answer::read(HandoffStyle::TensorRt, text.as_bytes()).unwrap().complete().unwrap();
     assert_eq!(
         complete.events(Route::Completions, false),
         "data: {\"object\":\"text_completion\",  \"choices\":[{\"text\":\"a\\nb\", \"finish_reason\":\"stop\"}]}\n\ndata: [DONE]\n\n"

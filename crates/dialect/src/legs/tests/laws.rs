@@ -80,9 +80,9 @@ proptest! {
             let has = |made: &[u8], key: &str, value: &str| {
                 members(made).iter().filter(|it| it.0 == key).map(|it| &*it.1).eq([value])
             };
-            let is_sglang = transfer.style() == Style::Sglang;
+            let is_sglang = transfer.style() == HandoffStyle::Sglang;
             prop_assert!(is_sglang || has(&prefill, "stream", "false"));
-            let is_limited = !matches!(transfer.style(), Style::Sglang | Style::TensorRt);
+            let is_limited = !matches!(transfer.style(), HandoffStyle::Sglang | HandoffStyle::TensorRt);
             let limit = if ROUTES[route] == Route::Responses { "max_output_tokens" } else { "max_tokens" };
             prop_assert!(!is_limited || has(&prefill, limit, "1"));
         }
@@ -93,7 +93,7 @@ proptest! {
         let extra = Value::from(extra);
         let params = format!(r#"{{ "do_remote_prefill":true,"remote_block_ids":[[1]], "remote_engine_id":"e","remote_host":"h","remote_port":1.0,"later":{extra} }}"#);
         let answer = format!(r#"{{"kv_transfer_params":{params},"choices":[]}}"#);
-        let answer = Answer::read(Style::NixlPull, answer.as_bytes()).unwrap();
+        let answer = Answer::read(HandoffStyle::NixlPull, answer.as_bytes()).unwrap();
         let made = answer.decode(Route::Chat, client.as_bytes()).unwrap();
         check(&client, &made);
         let found: Vec<_> = members(&made).into_iter().filter(|it| it.0 == "kv_transfer_params").collect();
@@ -105,7 +105,7 @@ proptest! {
         for transfer in TRANSFERS {
             let _ = transfer.prefill(Route::Completions, &body);
             let _ = transfer.decode(Route::Generate, &body);
-            let _ = transfer.style().obstacle(Route::Generate, &body);
+            let _ = obstacle(transfer.style(), Route::Generate, &body);
             let _ = Answer::read(transfer.style(), &body);
         }
         let _ = mooncake::engines(&body);

@@ -1,7 +1,9 @@
 //! One worker prefills, another answers: who is chosen, and what each is promised until when.
 
 use super::*;
-use maitre_base::Role;
+use maitre_base::{Handoff, HandoffStyle, PrefillAnswer, Role};
+use maitre_fleet::Fleet;
+use maitre_fleet::estimate::Decodes;
 use maitre_policy::split::{SplitRule, whole_price};
 use proptest::prelude::Strategy as _;
 
@@ -74,7 +76,7 @@ fn a_prefill_worker_answers_nobody() {
 fn each_promise_ends_with_its_leg() {
     let mut harness = busy(fleet(1, 1), 40);
     harness.on(Event::Arrived(long(1)));
-    harness.on(Event::Prefilled { request: RequestId(1), worker: P });
+    harness.on(Event::Prefilled { request: RequestId(1), worker: P, counted: None });
     assert_eq!(harness.promised()[P.index()], PromisedWork::default());
     assert_eq!(harness.promised()[D.index()].requests, 41);
     harness.begin(1);
@@ -115,7 +117,7 @@ fn the_last_attempt_is_a_plain_one() {
 fn a_failed_handoff_is_served_whole_where_it_is_answered() {
     let mut harness = busy(fleet(1, 1), 40);
     assert_eq!(prefilled_by(&mut harness, long(1)), Some(P));
-    harness.on(Event::Prefilled { request: RequestId(1), worker: P });
+    harness.on(Event::Prefilled { request: RequestId(1), worker: P, counted: None });
     let second = placement(&harness.fail_attempt(1, Failure::Handoff));
     assert_eq!((second.worker, second.prefill), (D, None));
     assert_eq!(prefilled_by(&mut harness, long(2)), None, "not again at once");
@@ -136,7 +138,7 @@ fn a_deadline_that_only_the_decode_worker_meets_is_kept() {
 fn a_worker_id_is_not_reused_while_an_answer_may_name_it() {
     let mut harness = busy(fleet(1, 1), 40);
     harness.on(Event::Arrived(long(1)));
-    harness.on(Event::Prefilled { request: RequestId(1), worker: P });
+    harness.on(Event::Prefilled { request: RequestId(1), worker: P, counted: None });
     assert!(harness.brain.pending[&1].workers_named().any(|it| it == P));
 }
 
@@ -145,7 +147,7 @@ fn a_failed_answer_is_prefilled_anew() {
     let mut harness = busy(fleet(1, 2), 40);
     let first = placement(&harness.on(Event::Arrived(long(1))));
     assert_eq!(first.prefill, Some(P));
-    harness.on(Event::Prefilled { request: RequestId(1), worker: P });
+    harness.on(Event::Prefilled { request: RequestId(1), worker: P, counted: None });
     let second = placement(&harness.fail_attempt(1, Failure::Failed));
     assert_ne!(second.worker, first.worker);
     assert_eq!(second.prefill, Some(P), "what was handed over serves once");
@@ -181,7 +183,7 @@ fn what_the_prefill_worker_had_cached_says_nothing_about_the_decode_worker() {
     let prompt = chain(&tokens);
     let arrival = Arrival { prompt: Some(&prompt), ..long(3) };
     assert_eq!(prefilled_by(&mut harness, arrival), Some(P));
-    harness.on(Event::Prefilled { request: RequestId(3), worker: P });
+    harness.on(Event::Prefilled { request: RequestId(3), worker: P, counted: None });
     harness.begin(3);
     let before = held(&harness);
     let counted = Counted { prompt: Some(20_000), cached: Some(0), answer: Some(3) };
@@ -197,7 +199,7 @@ fn slow_transfers_are_learned_and_avoided() {
         let split = prefilled_by(&mut harness, long(request)).is_some();
         splits += u32::from(split);
         if split {
-            harness.on(Event::Prefilled { request: RequestId(request), worker: P });
+            harness.on(Event::Prefilled { request: RequestId(request), worker: P, counted: None });
         }
         harness.now = harness.now + Duration::from_secs(if split { 30 } else { 1 });
         harness.begin(request);
@@ -219,6 +221,83 @@ fn the_record_has_both_prices() {
     }
     let chosen = decision.chosen().unwrap();
     assert_eq!(decision.prefill.unwrap().here, whole_price(&decision.ask, &chosen.candidate));
+}
+
+/// All workers are of a style whose workers serve no request alone.
+fn dependent(prefill: u32, decode: u32) -> Harness {
+    let mut harness = fleet(prefill, decode);
+    let handoff = Handoff {
+        style: HandoffStyle::Sglang,
+        answer: PrefillAnswer::Fetched,
+        needs_partner: true,
+        caches_prefixes: true,
+    };
+    for number in 0..prefill + decode {
+        harness.on(Event::WorkerHandoff { worker: WorkerId(number), handoff });
+    }
+    harness
+}
+
+#[test]
+fn a_worker_that_serves_nothing_alone_always_has_a_partner() {
+    let mut harness = dependent(1, 1);
+    harness.brain.parts.settings.split = SplitRule::Never;
+    for (request, size) in [(1, 20_000), (2, 5)] {
+        let arrival = Arrival { size: Size::Tokens(size), ..long(request) };
+        assert_eq!(prefilled_by(&mut harness, arrival), Some(P), "{size} tokens");
+    }
+    let alone = Arrival { may_split: false, ..long(3) };
+    let refused = harness.on(Event::Arrived(alone));
+    assert_eq!(refused, [Effect::Refuse { request: RequestId(3), refusal: Refusal::NoWorker }]);
+    let counts = Arrival { may_split: false, decodes: Decodes::No, ..long(4) };
+    assert_eq!(placement(&harness.on(Event::Arrived(counts))).worker, D, "needs no answer");
+    let mut lonely = dependent(0, 1);
+    assert_eq!(lonely.arrive(1, Some("llama")), Err(Refusal::NoWorker));
+}
+
+#[test]
+fn the_last_attempt_of_a_request_that_cannot_be_plain_is_split_too() {
+    let mut harness = dependent(3, 1);
+    let mut prefilled = vec![prefilled_by(&mut harness, long(1)).unwrap()];
+    for _ in 0..2 {
+        let worker = *prefilled.last().unwrap();
+        let failed = Event::Failed { request: RequestId(1), worker, failure: Failure::Broke };
+        prefilled.push(placement(&harness.on(failed)).prefill.unwrap());
+    }
+    prefilled.sort();
+    assert_eq!(prefilled, [0, 1, 2].map(WorkerId));
+}
+
+#[test]
+fn a_doubtful_prefill_worker_is_better_than_none_where_one_is_needed() {
+    let mut harness = dependent(1, 1);
+    assert_eq!(prefilled_by(&mut harness, long(1)), Some(P));
+    harness.on(Event::Prefilled { request: RequestId(1), worker: P, counted: None });
+    harness.fail_attempt(1, Failure::Handoff);
+    assert_eq!(prefilled_by(&mut harness, long(2)), Some(P));
+}
+
+#[test]
+fn workers_of_different_styles_are_no_partners() {
+    let mut harness = busy(fleet(1, 1), 40);
+    let handoff = Handoff { style: HandoffStyle::Mooncake, ..Handoff::default() };
+    harness.on(Event::WorkerHandoff { worker: P, handoff });
+    assert_eq!(prefilled_by(&mut harness, long(1)), None);
+    harness.on(Event::WorkerHandoff { worker: D, handoff });
+    assert_eq!(prefilled_by(&mut harness, long(2)), Some(P));
+}
+
+#[test]
+fn a_first_token_ends_a_prefill_leg_that_runs_beside_it() {
+    let mut harness = dependent(1, 1);
+    assert_eq!(prefilled_by(&mut harness, long(1)), Some(P));
+    harness.begin(1);
+    assert_eq!(harness.promised()[P.index()], PromisedWork::default());
+    let before = harness.brain.fleet().transfer_time(D, Tokens(20_000));
+    assert_eq!(before, Fleet::default().transfer_time(D, Tokens(20_000)), "teaches nothing about the link");
+    harness.on(Event::Prefilled { request: RequestId(1), worker: P, counted: None });
+    harness.on(Event::Finished { request: RequestId(1), counted: None, pieces: 3 });
+    assert_eq!(harness.promised()[D.index()], PromisedWork::default());
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -249,8 +328,8 @@ fn step() -> impl proptest::strategy::Strategy<Value = Step> {
 
 proptest! {
     #[test]
-    fn nothing_stays_promised(steps in prop::collection::vec(step(), 1..80)) {
-        let mut harness = fleet(2, 2);
+    fn nothing_stays_promised(steps in prop::collection::vec(step(), 1..80), is_dependent in any::<bool>()) {
+        let mut harness = if is_dependent { dependent(2, 2) } else { fleet(2, 2) };
         let mut next = 0;
         for step in steps {
             harness.now = harness.now + Duration::from_millis(30);
@@ -266,7 +345,7 @@ proptest! {
                 }
                 Step::Prefilled(it) => {
                     let worker = leg(&harness, it).unwrap_or(P);
-                    harness.on(Event::Prefilled { request: id(it), worker });
+                    harness.on(Event::Prefilled { request: id(it), worker, counted: None });
                 }
                 Step::PrefillFails(it) => {
                     let worker = leg(&harness, it).unwrap_or(P);
