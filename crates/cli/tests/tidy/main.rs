@@ -30,6 +30,7 @@ const EDGES: &[(&str, &[&str], &[&str])] = &[
     ("dialect", &["base"], &["base", "testkit"]),
     ("index", &["base"], &[]),
     ("tokens", &["base"], &[]),
+    ("grpc", &[], &[]),
     ("zmtp", &[], &["testkit"]),
     ("net", &["base"], &["testkit"]),
     ("discover", &["base", "net"], &["testkit"]),
@@ -40,8 +41,8 @@ const EDGES: &[(&str, &[&str], &[&str])] = &[
     (
         "proxy",
         &[
-            "base", "charts", "cluster", "dialect", "discover", "dispatch", "fleet", "index", "net", "peer",
-            "policy", "queue", "tokens", "views", "zmtp",
+            "base", "charts", "cluster", "dialect", "discover", "dispatch", "fleet", "grpc", "index", "net",
+            "peer", "policy", "queue", "tokens", "views", "zmtp",
         ],
         &["sim", "testkit"],
     ),
@@ -78,6 +79,7 @@ const EDGES: &[(&str, &[&str], &[&str])] = &[
 /// impossible.
 const PURE: &[&str] = &[
     "base", "policy", "queue", "fleet", "index", "tokens", "zmtp", "dialect", "dispatch", "cluster", "views",
+    "grpc",
 ];
 
 /// Dependencies that would allow it, by the beginning of the name.
