@@ -11,7 +11,9 @@ use maitre_doctor as doctor;
 use maitre_replay as replay;
 use maitre_replay::tune;
 
-use crate::{bench, check, compat, completions, demo, engine, explain, generate, key, man, serve, top};
+use crate::{
+    bench, check, compat, completions, demo, engine, explain, generate, key, man, picker, serve, top,
+};
 
 /// The help of the whole program fits two screens of 24 lines.
 pub const HELP_LINES_MAX: usize = 40;
@@ -57,6 +59,7 @@ static GROUPS: &[Group] = &[
         title: "Every day",
         rows: &[
             row(serve::command, serve::run),
+            row(picker::command, picker::run),
             row(check::command, check::run),
             row(top::command, top::run),
             row(explain::command, explain::run),

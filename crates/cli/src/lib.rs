@@ -12,6 +12,7 @@ pub mod explain;
 pub mod generate;
 pub mod key;
 pub mod man;
+pub mod picker;
 pub mod serve;
 pub mod top;
 

@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use clap::ArgMatches;
 use maitre_config::{self as config, Config, reload};
-use maitre_proxy::{Program, Reloaded, Reloading, Router, Secret};
+use maitre_proxy::{Program, Reloaded, Reloading, Router, RouterSettings, Secret};
 use parking_lot::Mutex;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, oneshot};
@@ -37,6 +37,7 @@ const EVERY: Duration = Duration::from_secs(1);
 /// Where settings come from, so that they can be read again.
 pub(crate) enum Sources {
     Command {
+        defaults: Box<RouterSettings>,
         matches: Box<ArgMatches>,
         /// As they were at the start: they do not change.
         variables: Vec<(OsString, OsString)>,
@@ -47,12 +48,20 @@ pub(crate) enum Sources {
 
 impl Sources {
     pub(crate) fn of(matches: &ArgMatches) -> Sources {
-        Sources::Command { matches: Box::new(matches.clone()), variables: std::env::vars_os().collect() }
+        Sources::over(RouterSettings::default(), matches)
+    }
+
+    /// For a command with defaults of its own.
+    pub(crate) fn over(defaults: RouterSettings, matches: &ArgMatches) -> Sources {
+        let variables = std::env::vars_os().collect();
+        Sources::Command { defaults: Box::new(defaults), matches: Box::new(matches.clone()), variables }
     }
 
     pub(crate) fn read(&self) -> Result<Config, config::Errors> {
         match self {
-            Sources::Command { matches, variables } => config::load(matches, variables.clone()),
+            Sources::Command { defaults, matches, variables } => {
+                config::load_over((**defaults).clone(), matches, variables.clone())
+            }
             Sources::Made(config) => Ok((**config).clone()),
         }
     }
@@ -60,7 +69,7 @@ impl Sources {
     /// The config file, if one was given.
     fn file(&self) -> Option<PathBuf> {
         match self {
-            Sources::Command { matches, variables } => config::file(matches, variables.clone()),
+            Sources::Command { matches, variables, .. } => config::file(matches, variables.clone()),
             Sources::Made(_) => None,
         }
     }

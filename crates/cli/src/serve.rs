@@ -1,10 +1,13 @@
 //! `maitre serve`: settings, runtime, build, announce, serve, drain.
 
 use std::io::{IsTerminal as _, Write as _};
+use std::net::IpAddr;
 use std::process::ExitCode;
 
 use clap::{ArgMatches, Command};
 use maitre_config::{self as config, Config};
+use maitre_net::worker_url::WorkerUrl;
+use maitre_proxy::settings::Serves;
 use maitre_proxy::{Router, Secret, Stopped, descriptors, secret};
 use tracing::{info, warn};
 
@@ -104,6 +107,12 @@ fn announce(router: &Router, config: &Config, made: Option<&str>, key_file: Opti
         warn!(
             "no workers; add some with --worker http://host:port, or say where to find them with --discovery-from"
         );
+    }
+    let is_name = |it: &&WorkerUrl| it.address.host().parse::<IpAddr>().is_err();
+    if settings.serves == Serves::Gateways
+        && let Some(worker) = settings.workers.iter().find(is_name)
+    {
+        warn!(worker = %worker.address, "gateways know workers by IP address and port; this one is given by name");
     }
     let mut out = std::io::stdout().lock();
     match made {

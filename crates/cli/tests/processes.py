@@ -20,10 +20,10 @@ PATIENCE_S = 60
 
 
 class Program:
-    """A running `maitre` and what it says."""
+    """A running `maitre`, or another program, and what it says."""
 
-    def __init__(self, *args):
-        command = [os.environ["MAITRE"], *args]
+    def __init__(self, *args, program=None):
+        command = [program or os.environ["MAITRE"], *args]
         self.process = subprocess.Popen(command, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True)
         self.lines = []
         self.said = threading.Condition()
@@ -59,14 +59,21 @@ class Program:
 class Setup:
     """A router in front of some engines, all ready."""
 
-    def __init__(self, *flags, engines=2):
+    def __init__(self, *flags, engines=2, command="serve", listen="127.0.0.1:0", speedup=4):
         # Fast enough for tests, slow enough that twenty streams overlap.
-        engine = ("engine", "--listen", "127.0.0.1:0", "--speedup", "4")
-        hosts = [Program(*engine) for _ in range(engines)]
-        self.engines = [it.until_says(r"engine 0: (\S+)") for it in hosts]
+        engine = ("engine", "--listen", "127.0.0.1:0", "--speedup", str(speedup))
+        self.hosts = [Program(*engine) for _ in range(engines)]
+        self.engines = [it.until_says(r"engine 0: (\S+)") for it in self.hosts]
         workers = [part for url in self.engines for part in ("--worker", url)]
-        ports = ("--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0")
-        self.router = Program("serve", *ports, "--strategy", "round-robin", *workers, *flags)
+        ports = ("--listen", listen, "--admin", "127.0.0.1:0")
+        strategy = () if "--strategy" in flags else ("--strategy", "round-robin")
+        self.flags = (command, *ports, *strategy, *workers, *flags)
+        self.start()
+
+    def start(self):
+        """Starts the router, or another one like it after it has ended."""
+        engines = len(self.engines)
+        self.router = Program(*self.flags)
         self.url = "http://" + self.router.until_says(r"serving.* listen=(\S+)")
         self.admin = "http://" + self.router.until_says(r"serving.* admin=(\S+)")
         self.until_metric("maitre_worker_engine_blocks", lambda values: len(values) == engines)

@@ -112,8 +112,18 @@ pub fn load<T: Into<OsString>>(
     matches: &ArgMatches,
     variables: impl IntoIterator<Item = (T, T)>,
 ) -> Result<Config, Errors> {
+    load_over(RouterSettings::default(), matches, variables)
+}
+
+/// The same for a command with defaults of its own.
+pub fn load_over<T: Into<OsString>>(
+    defaults: RouterSettings,
+    matches: &ArgMatches,
+    variables: impl IntoIterator<Item = (T, T)>,
+) -> Result<Config, Errors> {
     let environment = environment::read(variables);
     let mut draft = Draft::default();
+    draft.config.settings = defaults;
     if let Some(path) = flags::file(matches).or(environment.file) {
         draft.take(file::read(&path));
     }

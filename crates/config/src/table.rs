@@ -62,6 +62,16 @@ pub(crate) fn all() -> impl Iterator<Item = &'static Knob> {
     SECTIONS.iter().flat_map(|section| section.knobs)
 }
 
+/// Chosen: a gateway that has tried this many gives up anyway.
+const FALLBACKS_MAX: usize = 16;
+
+static PICKER: &[Knob] = &[knob(
+    "picker.fallbacks",
+    &At(|it| &mut it.settings.picker.fallbacks, Count(0..=FALLBACKS_MAX)),
+    "How many more workers `maitre picker` names, best first, for the gateway to try if the first one fails. Set it to 0 \
+     for gateways that accept only one address.",
+)];
+
 pub(crate) static SECTIONS: &[Section] = &[
     Section { title: None, knobs: MAIN },
     Section { title: Some("Keys"), knobs: KEYS },
@@ -77,6 +87,7 @@ pub(crate) static SECTIONS: &[Section] = &[
     Section { title: Some("Sticky until saturated"), knobs: STICKY_UNTIL_SATURATED },
     Section { title: Some("Preble"), knobs: PREBLE },
     Section { title: Some("DualMap"), knobs: DUALMAP },
+    Section { title: Some("Endpoint picker"), knobs: PICKER },
     Section { title: Some("Decisions"), knobs: DECISIONS },
     Section { title: Some("Queue"), knobs: QUEUE },
     Section { title: Some("Tenants"), knobs: TENANTS },

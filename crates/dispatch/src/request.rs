@@ -56,6 +56,9 @@ pub(crate) struct PendingRequest {
     /// Its client has the head of a response, though no token yet: it can no longer be recalled.
     pub(crate) has_response: bool,
     pub(crate) spending: Spending,
+    /// When a gateway said that it had sent the request to another worker. How long that one has had it is not known, so
+    /// its first token teaches nothing.
+    pub(crate) moved: Option<Instant>,
 }
 
 #[derive(Clone, Debug)]

@@ -77,6 +77,11 @@ impl Address {
         self.port
     }
 
+    /// `host:port`, always with the port.
+    pub fn endpoint(&self) -> String {
+        format!("{}:{}", self.host, self.port)
+    }
+
     pub fn is_tls(&self) -> bool {
         self.scheme == Scheme::Https
     }

@@ -263,6 +263,12 @@ impl SharedBrain {
         self.locked.lock().brain.explain(now, arrival)
     }
 
+    /// The workers that a placed request could go to next, best first.
+    pub(crate) fn fallbacks(&self, request: RequestId, most: usize) -> Vec<WorkerId> {
+        let now = self.now();
+        self.locked.lock().brain.fallbacks(now, request, most)
+    }
+
     /// Reads the brain; for reports, not for decisions.
     pub(crate) fn read<T>(&self, read: impl FnOnce(&Brain) -> T) -> T {
         read(&self.locked.lock().brain)
@@ -504,7 +510,9 @@ fn prompt<'a>(event: &Event<'a>) -> Option<&'a PromptChain> {
 fn asks(event: &Event<'_>) -> Option<RequestId> {
     match event {
         Event::Arrived(arrival) => Some(arrival.request),
-        Event::Failed { request, .. } | Event::Interrupted { request, .. } => Some(*request),
+        Event::Failed { request, .. } | Event::Interrupted { request, .. } | Event::Moved { request, .. } => {
+            Some(*request)
+        }
         _ => None,
     }
 }

@@ -105,6 +105,12 @@ pub(crate) fn toward_worker(headers: &mut HeaderMap) {
     remove_all(headers, &[header::EXPECT, header::PROXY_AUTHORIZATION]);
 }
 
+/// Whether a header is about the connection rather than the message, or tells a gateway how to forward it.
+pub(crate) fn is_of_connection(name: &str) -> bool {
+    let others = [header::HOST, header::CONTENT_LENGTH, header::EXPECT, header::PROXY_AUTHORIZATION];
+    HOP_BY_HOP.iter().chain(&others).any(|it| it == name)
+}
+
 /// Whether a client asks for the decision. The header is ours, and is not forwarded.
 pub(crate) fn asks_to_explain(headers: &mut HeaderMap) -> bool {
     headers.remove(&EXPLAIN).is_some_and(|it| it == "1" || it == "true")

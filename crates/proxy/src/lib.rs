@@ -27,6 +27,7 @@ mod metrics;
 mod outcome;
 mod page;
 mod peering;
+mod picker;
 #[cfg(test)]
 mod planted;
 mod readiness;
@@ -36,6 +37,7 @@ mod refuse;
 mod request;
 mod request_ids;
 mod server;
+mod shown;
 mod shutdown;
 #[cfg(test)]
 mod simulation;

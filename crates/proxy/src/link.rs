@@ -25,6 +25,8 @@ pub(crate) struct Link {
     /// The worker's key in the brain. Tells whether a decision that names the number was about this worker.
     pub(crate) key: u64,
     pub(crate) address: Address,
+    /// Host and port, as gateways name workers.
+    pub(crate) endpoint: String,
     /// The data-parallel rank, if each rank of the engine is a worker of its own.
     pub(crate) rank: Option<u32>,
     /// As configured.
@@ -148,6 +150,7 @@ impl Link {
             url,
             // Cannot fail: the same host is already the value of a `host` header.
             name: name.unwrap_or_else(|_| address.header().clone()),
+            endpoint: address.endpoint(),
             address,
             probe: Notify::new(),
             outs: AtomicU32::new(0),

@@ -11,7 +11,9 @@
 //! A stream whose worker fails goes on at another one, if it can (`coverage`, `response/continuation`); for that, workers
 //! are asked for token ids (`token_ids`).
 //!
-//! `count_tokens` goes on to other workers where one does not have that path.
+//! A request that a gateway carries goes through the same stages up to its placement, by `carried`.
+//!
+//! `reader` counts a response as it passes. `count_tokens` goes on to other workers where one does not have that path.
 //!
 //! Where one worker prefills for another, `handoff` is what both must know, `prefill` sends one leg after the other and
 //! `at_once` both.
@@ -21,6 +23,7 @@
 mod admit;
 pub(crate) mod arrive;
 mod at_once;
+mod carried;
 mod count_tokens;
 mod coverage;
 pub(crate) mod describe;
@@ -33,11 +36,13 @@ mod place;
 mod prefill;
 mod priority;
 mod pull;
+mod reader;
 mod response;
 mod serve;
 mod token_ids;
 
 pub(crate) use arrive::RequestBody;
+pub(crate) use carried::{CarriedResponse, PickedRequest, pick, receive_carried, refuse_carried};
 pub(crate) use guard::RequestGuard;
 pub(crate) use response::ResponseBody;
 pub(crate) use serve::{receive, respond};

@@ -27,10 +27,11 @@ use crate::clock::Clock;
 use crate::cors::CrossOrigin;
 use crate::descriptors;
 use crate::lane::Lane;
+use crate::picker;
 use crate::readiness::probe;
 use crate::refuse::bad_head;
 use crate::request::{RequestBody, RequestGuard, ResponseBody, receive, respond};
-use crate::settings::RouterSettings;
+use crate::settings::{RouterSettings, Serves};
 use crate::shutdown::Shutdown;
 use crate::state::RouterState;
 use crate::tls::Listener;
@@ -109,7 +110,14 @@ pub(crate) async fn connection(lane: Arc<Lane>, stream: TcpStream, permit: Owned
 /// Serves the stream that `opening` yields to its end; nothing if it yields none.
 pub(crate) async fn serve_stream(lane: Arc<Lane>, opening: impl Future<Output = Option<ByteStream>>) {
     let state = lane.state.clone();
-    let pulse = Arc::new(Pulse::new(state.settings.load().timeouts));
+    let settings = state.settings.load();
+    let mut timeouts = settings.timeouts;
+    if settings.serves == Serves::Gateways {
+        // A request that a gateway sends at the moment its idle connection is closed would fail.
+        timeouts.client_idle = Duration::MAX;
+    }
+    let pulse = Arc::new(Pulse::new(timeouts));
+    drop(settings);
     state.metrics.connections.inc();
     tokio::select! {
         biased;
@@ -140,10 +148,13 @@ async fn exchange(lane: &Arc<Lane>, opening: impl Future<Output = Option<ByteStr
         pulse.is_http2();
     }
     let socket = ClientSocket::new(stream, pulse.clone());
-    if is_http2 {
-        serve_http2(lane, socket, pulse).await;
-    } else {
-        serve_http1(lane, socket, pulse).await;
+    let serves = lane.state.settings.load().serves;
+    match (serves, is_http2) {
+        (Serves::Clients, true) => serve_http2(lane, socket, pulse).await,
+        (Serves::Clients, false) => serve_http1(lane, socket, pulse).await,
+        (Serves::Gateways, true) => picker::serve(lane, socket, pulse).await,
+        // gRPC needs HTTP/2.
+        (Serves::Gateways, false) => {}
     }
 }
 

@@ -32,6 +32,9 @@ pub struct RouterSettings {
     pub workers: Vec<WorkerUrl>,
     /// Threads that serve requests; zero means one for each core.
     pub threads: usize,
+    /// Who connects to `listen`.
+    pub serves: Serves,
+    pub picker: PickerSettings,
     pub brain: dispatch::BrainSettings,
     pub limits: RouterLimits,
     pub timeouts: Timeouts,
@@ -72,7 +75,35 @@ pub struct RouterSettings {
     pub salt: Option<Salter>,
 }
 
+/// Who connects to the listener for requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Serves {
+    /// Clients, with requests that the router sends to workers.
+    Clients,
+    /// Gateways, which ask where to send the requests that they carry themselves.
+    Gateways,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct PickerSettings {
+    /// How many more workers a gateway is given, to try if the first one fails.
+    pub fallbacks: usize,
+}
+
+impl Default for PickerSettings {
+    fn default() -> PickerSettings {
+        // Two workers seldom die at the same moment, and three hardly ever.
+        PickerSettings { fallbacks: 2 }
+    }
+}
+
 impl RouterSettings {
+    /// The defaults of a router that serves gateways. The port is the one at which they look for an endpoint picker.
+    pub fn for_gateways() -> RouterSettings {
+        let listen = SocketAddr::from((Ipv4Addr::LOCALHOST, 9002));
+        RouterSettings { listen, serves: Serves::Gateways, ..RouterSettings::default() }
+    }
+
     /// Whether streams of this class go on at another worker when theirs fails.
     pub(crate) fn continues(&self, class: ClassId) -> bool {
         let of_class = self.brain.queue.classes.get(class.index()).and_then(|it| it.continues);
@@ -89,6 +120,8 @@ impl Default for RouterSettings {
             admin_workers: Vec::new(),
             workers: Vec::new(),
             threads: 0,
+            serves: Serves::Clients,
+            picker: PickerSettings::default(),
             brain: dispatch::BrainSettings::default(),
             limits: RouterLimits::default(),
             timeouts: Timeouts::default(),

@@ -18,6 +18,11 @@ impl Shutdown {
         self.draining.is_cancelled()
     }
 
+    /// Resolves once the router is not ready because it stops.
+    pub(crate) fn draining(&self) -> WaitForCancellationFuture<'_> {
+        self.draining.cancelled()
+    }
+
     /// From now on no connection is accepted, and open ones end with the requests that are in flight on them.
     pub(crate) fn close(&self) {
         self.closing.cancel();

@@ -101,6 +101,7 @@ impl Parts {
             recalled: Vec::new(),
             has_response: false,
             spending: Spending::default(),
+            moved: None,
         })
     }
 

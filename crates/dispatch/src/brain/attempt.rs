@@ -336,6 +336,7 @@ impl Parts {
             self.attempt_ended(now, &attempt, AttemptOutcome::Recalled, None);
         }
         let (id, form, decodes, class) = (request.id, request.form, request.decodes, request.class);
+        let is_moved = request.moved.is_some();
         let RequestState::Placed(attempt) = &mut request.state else { return false };
         self.fleet.prefilled(now, worker, &mut attempt.promise);
         self.scheduler.prefill_ended(class, attempt);
@@ -349,7 +350,7 @@ impl Parts {
         }
         self.observer.on(Fact::PromiseChanged { worker });
         // A response in one piece tells when it ended, not when it began.
-        if form == Form::Stream && decodes == Decodes::Yes {
+        if form == Form::Stream && decodes == Decodes::Yes && !is_moved {
             let worker_now = self.fleet.worker(worker);
             let (requests, prefilled) =
                 worker_now.map_or((0, Tokens::ZERO), |it| (it.promised_by_all().work.requests, it.prefilled));

@@ -52,6 +52,7 @@ impl Brain {
         parts.scheduler.refund(context, request, &attempt);
         parts.see(now, attempt.worker, Evidence::Broke, effects);
         request.tried.push(attempt.worker);
+        request.moved = Some(now);
         request.ask.attempt = request.tried.len() as u32;
         let barred = Barred { tried: &[], only: Some(&[to]) };
         // Without a snapshot, because it is unhealthy as well, nothing is promised there; it answers all the same.

@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 use http::{Method, Request, Version};
+use maitre_base::WorkerId;
 use maitre_dialect::route::Route;
 
 use super::guard::RequestGuard;
@@ -27,6 +28,15 @@ pub(super) struct Admitted {
     pub(super) route: Option<Route>,
     /// The client asks for the whole decision in a response header, and may.
     pub(super) explain: bool,
+    pub(super) carrier: Carrier,
+}
+
+/// Who sends the request to its worker.
+#[derive(Debug)]
+pub(crate) enum Carrier {
+    Router,
+    /// It asked where to send it. Only these workers may take it; none: all.
+    Gateway(Option<Vec<WorkerId>>),
 }
 
 /// Refuses a request without a valid key, or for a path that is not served.
@@ -50,7 +60,28 @@ pub(super) fn admit<B>(guard: &mut RequestGuard, request: &mut Request<B>) -> Re
     };
     guard.routed(route);
     let explain = headers::asks_to_explain(request.headers_mut()) && guard.is_trusted;
-    Ok(Admission::Forward(Admitted { caller, route, explain }))
+    Ok(Admission::Forward(Admitted { caller, route, explain, carrier: Carrier::Router }))
+}
+
+/// The same for a request that a gateway carries. Which paths exist is the gateway's affair: a path outside the API goes to
+/// a worker, too, unless its caller may not use every model.
+pub(super) fn admit_carried<B>(
+    guard: &mut RequestGuard,
+    request: &mut Request<B>,
+    only: Option<Vec<WorkerId>>,
+) -> Result<Admitted, Refused> {
+    let (method, path) = (request.method(), request.uri().path());
+    let route = Route::of(path).filter(|_| method == Method::POST);
+    let caller = guard.settings.keys.caller(request.headers());
+    let caller = caller.inspect_err(|_| guard.routed(route))?;
+    guard.is_trusted = caller.is_trusted();
+    if route.is_none() && caller.is_limited() {
+        return Err(Refused::UnknownPath { method: echo(method.as_str()), path: echo(path) });
+    }
+    guard.begin_trace(request);
+    guard.routed(route);
+    let explain = headers::asks_to_explain(request.headers_mut()) && guard.is_trusted;
+    Ok(Admitted { caller, route, explain, carrier: Carrier::Gateway(only) })
 }
 
 /// Of HTTP/1.1, hyper has checked it.

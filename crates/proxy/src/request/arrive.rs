@@ -7,10 +7,10 @@ use bytes::{Bytes, BytesMut};
 use http::header::{AUTHORIZATION, CONTENT_ENCODING, HeaderMap, HeaderValue};
 use http::uri::PathAndQuery;
 use http::{Method, Request};
-use http_body::Body as _;
+use http_body::Body;
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
-use maitre_base::{Instant, RequestId, TenantId, hash};
+use maitre_base::{Instant, RequestId, TenantId, WorkerId, hash};
 use maitre_dialect::openai::{self, BadRequest};
 use maitre_dialect::route::Route;
 use maitre_dispatch::{Arrival, Form};
@@ -18,7 +18,7 @@ use maitre_fleet::estimate::{Decodes, Size};
 use maitre_net::downstream::{BodyProgress, Downstream};
 use tokio::time::timeout;
 
-use super::admit::Admitted;
+use super::admit::{Admitted, Carrier};
 use super::guard::RequestGuard;
 use super::priority::{self, Priority, Rules};
 use crate::body_memory::{BodyMemory, BodyReservation};
@@ -27,6 +27,7 @@ use crate::headers;
 use crate::keys::Caller;
 use crate::refuse::{Refused, echo};
 use crate::settings::{RouterSettings, SessionSettings};
+use crate::shown::ShownBody;
 use crate::tokenize;
 use crate::traces::Context;
 
@@ -34,6 +35,8 @@ use crate::traces::Context;
 pub(crate) enum RequestBody<'a> {
     Http1(&'a mut Downstream<ClientSocket>),
     Http2(Incoming),
+    /// As a gateway shows it.
+    Shown(ShownBody<'a>),
 }
 
 /// A request, complete in memory.
@@ -110,7 +113,12 @@ impl Arrived {
         let mut memory = bodies.begin(None, Arc::default());
         memory.complete(body.len()).map_err(Refused::TooBusy)?;
         Ok(Arrived {
-            admitted: Admitted { caller: Caller::Anyone, route: Some(route), explain: true },
+            admitted: Admitted {
+                caller: Caller::Anyone,
+                route: Some(route),
+                explain: true,
+                carrier: Carrier::Router,
+            },
             at,
             method: Method::POST,
             target: PathAndQuery::from_static("/"),
@@ -124,6 +132,24 @@ impl Arrived {
     /// None: a path outside the API that the operator forwards.
     pub(crate) fn route(&self) -> Option<Route> {
         self.admitted.route
+    }
+
+    /// Whether a gateway carries the request: the router neither sends it nor sends it again.
+    pub(super) fn is_carried(&self) -> bool {
+        matches!(self.admitted.carrier, Carrier::Gateway(_))
+    }
+
+    /// The workers that may take it; none: all.
+    pub(super) fn only(&self) -> Option<&[WorkerId]> {
+        match &self.admitted.carrier {
+            Carrier::Gateway(only) => only.as_deref(),
+            Carrier::Router => None,
+        }
+    }
+
+    /// Whether the client asked for the whole decision, and may have it.
+    pub(super) fn explain(&self) -> bool {
+        self.admitted.explain
     }
 
     pub(crate) fn caller(&self) -> &Caller {
@@ -191,7 +217,8 @@ impl Arrived {
     }
 
     fn rules<'a>(&'a self, settings: &'a RouterSettings) -> Rules<'a> {
-        Rules { hints: &settings.hints, queue: &settings.brain.queue, caller: self.caller() }
+        let caller = self.caller();
+        Rules { hints: &settings.hints, queue: &settings.brain.queue, caller, is_carried: self.is_carried() }
     }
 
     fn session(&self, session: &SessionSettings, parsed: &openai::Request<'_>) -> Option<u64> {
@@ -265,7 +292,7 @@ fn head(parsed: &openai::Request<'_>, limit: usize) -> Option<u64> {
 /// The tenant whose bodies are counted together: one whose key was checked. Others can name any tenant.
 fn checked_tenant(settings: &RouterSettings, caller: &Caller, headers: &HeaderMap) -> Option<TenantId> {
     caller.key()?;
-    let rules = Rules { hints: &settings.hints, queue: &settings.brain.queue, caller };
+    let rules = Rules { hints: &settings.hints, queue: &settings.brain.queue, caller, is_carried: false };
     priority::tenant_name(rules, headers, None).map(maitre_queue::settings::tenant)
 }
 
@@ -274,7 +301,8 @@ impl RequestBody<'_> {
     async fn collect(self, memory: &mut BodyReservation, limit: usize) -> Result<Bytes, Refused> {
         match self {
             RequestBody::Http1(client) => collect_http1(client, memory, limit).await,
-            RequestBody::Http2(body) => collect_http2(body, memory, limit).await,
+            RequestBody::Http2(body) => collect_frames(body, memory, limit).await,
+            RequestBody::Shown(body) => collect_frames(body, memory, limit).await,
         }
     }
 }
@@ -301,8 +329,8 @@ async fn collect_http1(
     }
 }
 
-async fn collect_http2(
-    mut body: Incoming,
+async fn collect_frames(
+    mut body: impl Body<Data = Bytes> + Unpin,
     memory: &mut BodyReservation,
     limit: usize,
 ) -> Result<Bytes, Refused> {

@@ -110,8 +110,11 @@ async fn describe_here(
         true => TokenizedPrompt::unread(body),
         false => state.tokenizer.tokenize(&lane.upstreams, arrived.route(), body).await,
     };
-    let coverage = Coverage::of(settings, arrived, &facts);
-    let may_split = may_split(arrived, state.brain.kv_styles());
+    let (coverage, may_split) = match arrived.is_carried() {
+        // A gateway sends it to one worker, once.
+        true => (Coverage::Off, false),
+        false => (Coverage::of(settings, arrived, &facts), may_split(arrived, state.brain.kv_styles())),
+    };
     Ok(Described {
         model: body.model.as_deref().map(str::to_owned),
         facts: Arrival { size: tokenized.size, may_split, ..facts },

@@ -4,6 +4,7 @@
 //! it to the brain, the metrics, the record, the trace and the log, once. Nothing else does.
 
 mod accounting;
+mod carried;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -291,27 +292,31 @@ impl RequestGuard {
             Decision::Nothing => Err(self.give_up(Refusal::NoWorker)),
             Decision::Wait(waiter) => self.wait_in_queue(waiter).await,
         };
-        let state = &self.lane.state;
-        let Some(scheduled) = &mut self.scheduled else { return decided };
         match decided {
-            Ok(placement) => {
-                state.metrics.picked(placement.why);
-                let link = state.brain.link(placement.worker);
-                if let Some(link) = &link {
-                    link.tally.placed.fetch_add(1, Ordering::Relaxed);
-                }
-                if let (Some(trace), Some(link)) = (&mut self.trace, &link) {
-                    trace.placed(state.clock.now(), placement, link.clone());
-                }
-                scheduled.waited = placement.waited;
-                scheduled.placed = Some((placement, link));
-            }
+            Ok(placement) => self.placed(placement),
             Err(refusal) => {
-                scheduled.is_open = false;
-                state.metrics.queue.refused(Some(scheduled.class), refusal);
+                if let Some(scheduled) = &mut self.scheduled {
+                    scheduled.is_open = false;
+                    self.lane.state.metrics.queue.refused(Some(scheduled.class), refusal);
+                }
             }
         }
         decided
+    }
+
+    fn placed(&mut self, placement: Placement) {
+        let state = &self.lane.state;
+        let Some(scheduled) = &mut self.scheduled else { return };
+        state.metrics.picked(placement.why);
+        let link = state.brain.link(placement.worker);
+        if let Some(link) = &link {
+            link.tally.placed.fetch_add(1, Ordering::Relaxed);
+        }
+        if let (Some(trace), Some(link)) = (&mut self.trace, &link) {
+            trace.placed(state.clock.now(), placement, link.clone());
+        }
+        scheduled.waited = placement.waited;
+        scheduled.placed = Some((placement, link));
     }
 
     async fn wait_in_queue(&mut self, waiter: Waiter) -> Decided {

@@ -10,7 +10,7 @@ use maitre_dialect::legs::peer::PeerSource;
 use maitre_dialect::legs::{Answer, BadAnswer};
 use maitre_dialect::openai::BadRequest;
 use maitre_dialect::{engine, openai};
-use maitre_dispatch::Placement;
+use maitre_dispatch::{Arrival, Placement};
 use maitre_net::upstream::UpstreamRequest;
 
 use super::arrive::{Arrived, Urgency};
@@ -72,7 +72,7 @@ impl Leg<'_> {
 pub(super) async fn place(guard: &mut RequestGuard, arrived: &Arc<Arrived>) -> Result<Placed, Refused> {
     let mut described = describe(&guard.lane, &guard.settings, guard.number, arrived).await?;
     let recorded = described.take_recorded();
-    let arrival = described.arrival();
+    let arrival = Arrival { only: arrived.only(), ..described.arrival() };
     let entry = recorded.map(|it| Box::new(RecordEntry::new(it, &arrival)));
     let decision = guard.schedule(arrival, entry);
     let decided = guard.decided(decision).await;
@@ -149,7 +149,8 @@ impl BodyRewrite {
         BodyRewrite { asks_ids: false, ..self.clone() }
     }
 
-    fn body(&self, arrived: &Arrived, link: &Link) -> Bytes {
+    /// The client's body, with the priority and the salt.
+    pub(super) fn body(&self, arrived: &Arrived, link: &Link) -> Bytes {
         let priority = || {
             let Urgency { place, classes, is_claimed } = self.urgency?;
             let known = link

@@ -20,6 +20,9 @@ use crate::settings::{ClientHints, PriorityOrder, TenantBy};
 const CLASS: &str = "x-maitre-class";
 const DEADLINE: &str = "x-maitre-deadline-ms";
 
+/// Whose request it is, by the names of the inference extension, the newest first.
+const FAIRNESS: [&str; 2] = ["x-llm-d-inference-fairness-id", "x-gateway-inference-fairness-id"];
+
 /// A day, as everywhere in the settings.
 const DEADLINE_MS_MAX: f64 = 86_400_000.0;
 
@@ -37,6 +40,8 @@ pub(super) struct Rules<'a> {
     pub(super) hints: &'a ClientHints,
     pub(super) queue: &'a queue::QueueSettings,
     pub(super) caller: &'a Caller,
+    /// A gateway carries the request, and may say whose it is.
+    pub(super) is_carried: bool,
 }
 
 /// The priority of a request that arrived `at` this moment. `parsed` is None if the body was not parsed.
@@ -70,7 +75,7 @@ struct PriorityHeaders<'a> {
     class_elsewhere: [Option<&'a HeaderValue>; 4],
     urgency: Option<u8>,
     deadline: Option<&'a HeaderValue>,
-    deadline_elsewhere: [Option<&'a HeaderValue>; 3],
+    deadline_elsewhere: [Option<&'a HeaderValue>; 4],
 }
 
 impl<'a> PriorityHeaders<'a> {
@@ -86,7 +91,8 @@ impl<'a> PriorityHeaders<'a> {
                 DEADLINE => &mut given.deadline,
                 "x-slo-ttft-ms" => &mut given.deadline_elsewhere[0],
                 "x-ttft-slo-ms" => &mut given.deadline_elsewhere[1],
-                "x-request-timeout-ms" => &mut given.deadline_elsewhere[2],
+                "x-llm-d-slo-ttft-ms" => &mut given.deadline_elsewhere[2],
+                "x-request-timeout-ms" => &mut given.deadline_elsewhere[3],
                 "priority" => {
                     // Repeated headers form one dictionary, in which the last value of a key counts.
                     given.urgency = text(value).and_then(urgency).or(given.urgency);
@@ -189,6 +195,13 @@ pub(super) fn tenant_name<'a>(
     parsed: Option<&'a openai::Request<'_>>,
 ) -> Option<&'a [u8]> {
     let named = || headers.get(&rules.hints.tenant_header).map(HeaderValue::as_bytes);
+    let fairness = || FAIRNESS.into_iter().find_map(|it| headers.get(it)).map(HeaderValue::as_bytes);
+    if rules.is_carried
+        && rules.caller.key().is_none_or(|it| it.trusted)
+        && let Some(name) = non_empty(fairness())
+    {
+        return Some(name);
+    }
     let name = match (rules.caller.key(), rules.hints.tenant_by) {
         (Some(key), TenantBy::Header) if key.trusted => non_empty(named()).or(Some(key.tenant.as_bytes())),
         (Some(key), _) => Some(key.tenant.as_bytes()),

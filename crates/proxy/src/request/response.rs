@@ -15,24 +15,24 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::Response;
-use http::header::{CONTENT_LENGTH, HeaderValue};
+use http::header::{CONTENT_LENGTH, HeaderMap, HeaderValue};
 use http_body::{Body, Frame, SizeHint};
 use maitre_dialect::continuation::Flow;
 use maitre_dialect::failure::Failure;
 use maitre_dialect::sse::Tracker;
-use maitre_dialect::usage::Finder;
+use maitre_dispatch::Placement;
 use maitre_net::upstream::Upstream;
 use maitre_net::wake_gate::Gated;
 use tokio::time::Sleep;
 
-use super::exchange::{StartedResponse, is_stream};
+use super::exchange::StartedResponse;
 use super::guard::RequestGuard;
+use super::reader::ResponseReader;
 use crate::client::streams::{self, CHUNK_BYTES_MAX};
 use crate::explain;
 use crate::headers;
 use crate::link::{Link, TokenIdReply};
 use crate::outcome::RequestOutcome;
-use crate::refuse::outcome;
 pub(super) use continuation::Cover;
 use continuation::{Continuation, Continuing};
 
@@ -51,11 +51,7 @@ pub(crate) struct ResponseStream {
     upstream: Option<Upstream>,
     /// Counted, and not yet given to the client: the first chunk, or the rest of a long one.
     ready: Option<Bytes>,
-    /// Only for event streams.
-    events: Option<Tracker>,
-    usage: Option<Finder>,
-    /// What the request counts as if the response is complete.
-    outcome: RequestOutcome,
+    reader: ResponseReader,
     /// Set while we wait for the worker.
     timer: Option<Gated<Sleep>>,
     /// The response breaks off, once everything before is sent.
@@ -93,6 +89,48 @@ pub(super) fn stream(
     guard.sent(sent);
     headers::strip_hop_by_hop(&mut head.headers);
     let added = &mut head.headers;
+    add_headers(&guard, (&placement, &link), explain, added);
+    let reader = ResponseReader::new(&mut guard, head.status, added);
+    let outcome = reader.outcome;
+    let mut continuation = None;
+    if reader.events.is_some() && outcome == RequestOutcome::Answered {
+        continuation = cover.begin(&guard, &link, added).map(Box::new);
+    }
+    if continuation.is_some() {
+        added.remove(CONTENT_LENGTH);
+    }
+    let upstream = Some(upstream);
+    let mut stream = ResponseStream {
+        guard,
+        link,
+        upstream,
+        ready: None,
+        reader,
+        timer: None,
+        is_broken: false,
+        continuation,
+        flow: Flow::On,
+    };
+    match first {
+        Some(first) => {
+            stream.ready = stream.take(first);
+            stream.guard.response_begun(outcome);
+        }
+        None => stream.finish(),
+    }
+    let mut response = Response::new(ResponseBody::Stream(Box::new(stream)));
+    *response.status_mut() = head.status;
+    *response.headers_mut() = head.headers;
+    response
+}
+
+/// Adds to a worker's response what the router says about it.
+pub(super) fn add_headers(
+    guard: &RequestGuard,
+    (placement, link): (&Placement, &Link),
+    explain: bool,
+    added: &mut HeaderMap,
+) {
     added.insert(headers::REQUEST_ID, guard.id.clone());
     guard.add_queue_time(added);
     guard.add_budgets(added);
@@ -112,46 +150,9 @@ pub(super) fn stream(
             added.insert(headers::CACHED_TOKENS, HeaderValue::from(expected.0));
         }
     }
-    if explain && let Some(decision) = decision_header(&guard) {
+    if explain && let Some(decision) = decision_header(guard) {
         added.insert(headers::EXPLAIN, decision);
     }
-    guard.responded(head.status);
-    let events = guard.route().filter(|_| is_stream(added)).map(Tracker::new);
-    let usage = guard.route().map(Finder::new);
-    let outcome = outcome(head.status);
-    let mut continuation = None;
-    if events.is_some() && outcome == RequestOutcome::Answered {
-        guard.streams();
-        continuation = cover.begin(&guard, &link, added).map(Box::new);
-    }
-    if continuation.is_some() {
-        added.remove(CONTENT_LENGTH);
-    }
-    let upstream = Some(upstream);
-    let mut stream = ResponseStream {
-        guard,
-        link,
-        upstream,
-        ready: None,
-        events,
-        usage,
-        outcome,
-        timer: None,
-        is_broken: false,
-        continuation,
-        flow: Flow::On,
-    };
-    match first {
-        Some(first) => {
-            stream.ready = stream.take(first);
-            stream.guard.response_begun(outcome);
-        }
-        None => stream.finish(),
-    }
-    let mut response = Response::new(ResponseBody::Stream(Box::new(stream)));
-    *response.status_mut() = head.status;
-    *response.headers_mut() = head.headers;
-    response
 }
 
 fn decision_header(guard: &RequestGuard) -> Option<HeaderValue> {
@@ -186,15 +187,7 @@ impl ResponseStream {
 
     /// Counts a chunk that goes to the client.
     fn count(&mut self, chunk: &Bytes) {
-        let now = self.guard.lane.state.clock.now();
-        self.link.hear(now);
-        if let Some(usage) = &mut self.usage {
-            usage.feed(chunk);
-        }
-        // SSE comments keep a connection alive; they are no tokens.
-        if self.events.as_mut().is_none_or(|it| it.feed(chunk)) {
-            self.guard.chunk(now, self.outcome);
-        }
+        self.reader.feed(&mut self.guard, &self.link, chunk);
         // A stream that was cut off is left for the next poll, which reports it.
         if self.upstream.as_mut().is_some_and(Upstream::is_complete) && !self.is_cut_off() {
             self.finish();
@@ -204,14 +197,13 @@ impl ResponseStream {
     /// The worker has sent everything.
     fn finish(&mut self) {
         let Some(upstream) = self.upstream.take() else { return };
-        self.guard.used(self.usage.take().and_then(Finder::finish));
+        self.guard.used(self.reader.take_usage());
         if let (Some(it), Some(route)) = (&self.continuation, self.guard.route())
             && it.obstacle().is_none()
         {
             self.link.note_token_ids(route, TokenIdReply::Sent);
         }
-        let is_whole = self.events.as_ref().is_none_or(Tracker::ended);
-        self.ends_as(if is_whole { self.outcome } else { RequestOutcome::Broke });
+        self.ends_as(self.reader.outcome_at_end());
         self.guard.lane.upstreams.put(&self.link, upstream);
     }
 
@@ -234,12 +226,12 @@ impl ResponseStream {
 
     /// Whether an event stream has had its end mark, whatever happens to the connection.
     fn has_ended(&self) -> bool {
-        self.events.as_ref().is_some_and(Tracker::ended)
+        self.reader.events.as_ref().is_some_and(Tracker::ended)
     }
 
     /// Whether an event stream stopped without its end mark. One that reported a failure itself needs none.
     fn is_cut_off(&self) -> bool {
-        self.events.as_ref().is_some_and(|it| !it.ended() && !it.failed())
+        self.reader.events.as_ref().is_some_and(|it| !it.ended() && !it.failed())
     }
 
     /// Ends the response in the middle. An event stream gets a last event that reports the failure, and no end mark; any
@@ -265,7 +257,7 @@ impl ResponseStream {
             RequestOutcome::Overdue => Failure::server("timed_out", "the response exceeded the time limit"),
             _ => Failure::server("worker_failed", "the worker failed before the response was complete"),
         };
-        self.events.as_ref().map(|it| Bytes::from(it.failure_event(&failure)))
+        self.reader.events.as_ref().map(|it| Bytes::from(it.failure_event(&failure)))
     }
 
     /// Whether the last chunk came too late. Does not read the clock: `count` has.
@@ -276,7 +268,7 @@ impl ResponseStream {
     /// How long the worker may stay silent, from its last chunk.
     fn silence_limit(&self) -> Duration {
         let timeouts = &self.guard.settings.timeouts;
-        match &self.events {
+        match &self.reader.events {
             Some(_) if self.guard.has_chunks() => timeouts.inter_token,
             Some(_) => timeouts.first_token,
             None => timeouts.headers,

@@ -77,12 +77,20 @@ async fn started(
     Ok((started, cover))
 }
 
-/// A response of the router's own, complete.
 fn own(
     mut guard: Box<RequestGuard>,
     outcome: RequestOutcome,
-    mut response: Response<Bytes>,
+    response: Response<Bytes>,
 ) -> Response<ResponseBody> {
+    own_response(&mut guard, outcome, response).map(ResponseBody::Whole)
+}
+
+/// A response of the router's own, complete.
+pub(super) fn own_response(
+    guard: &mut RequestGuard,
+    outcome: RequestOutcome,
+    mut response: Response<Bytes>,
+) -> Response<Bytes> {
     guard.ends_as(outcome);
     guard.responded(response.status());
     let headers = response.headers_mut();
@@ -90,5 +98,5 @@ fn own(
     headers.insert(headers::REQUEST_ID, guard.id.clone());
     guard.add_queue_time(headers);
     guard.add_budgets(headers);
-    response.map(ResponseBody::Whole)
+    response
 }

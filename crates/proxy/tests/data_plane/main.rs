@@ -21,6 +21,7 @@ mod keys;
 mod large_prompts;
 mod metrics;
 mod misbehaviour;
+mod picker;
 mod priority;
 mod probes;
 mod protocol;

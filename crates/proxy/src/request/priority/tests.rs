@@ -25,7 +25,12 @@ fn judge(
 ) -> Result<Priority, Refused> {
     let body = format!(r#"{{"model":"m","messages":[{{}}]{extra}}}"#);
     let parsed = openai::parse(Route::Chat, body.as_bytes()).unwrap();
-    priority(Rules { hints, queue, caller: &Caller::Anyone }, AT, &headers(rows), Some(&parsed))
+    priority(
+        Rules { hints, queue, caller: &Caller::Anyone, is_carried: false },
+        AT,
+        &headers(rows),
+        Some(&parsed),
+    )
 }
 
 /// Under the defaults, which have three classes of which the second is the standard one.
@@ -205,8 +210,13 @@ fn no_tenant_exceeds_its_terms() {
 fn without_a_body_only_headers_count() {
     let (hints, queue) = (ClientHints::default(), queue::QueueSettings::default());
     let rows = headers(&[("x-maitre-class", "batch"), ("x-api-key", "k"), ("x-slo-ttft-ms", "5")]);
-    let actual =
-        priority(Rules { hints: &hints, queue: &queue, caller: &Caller::Anyone }, AT, &rows, None).unwrap();
+    let actual = priority(
+        Rules { hints: &hints, queue: &queue, caller: &Caller::Anyone, is_carried: false },
+        AT,
+        &rows,
+        None,
+    )
+    .unwrap();
     let deadline = Some(AT + Duration::from_millis(5));
     assert_eq!(actual, Priority { class: ClassId(2), tenant: tenant(b"k"), deadline });
 }
@@ -218,7 +228,8 @@ fn known(trusted: bool, by: TenantBy, asked: &str, tenant: &str) -> Priority {
     let (hints, queue) =
         (ClientHints { tenant_by: by, ..ClientHints::default() }, queue::QueueSettings::default());
     let rows = headers(&[("x-maitre-class", asked), ("x-maitre-tenant", tenant), ("x-api-key", "the-key")]);
-    priority(Rules { hints: &hints, queue: &queue, caller: &caller }, AT, &rows, None).unwrap()
+    priority(Rules { hints: &hints, queue: &queue, caller: &caller, is_carried: false }, AT, &rows, None)
+        .unwrap()
 }
 
 #[test]

@@ -10,7 +10,6 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use http::header::{HeaderMap, HeaderValue};
 use maitre_dialect::continuation::{Break, ContinuableStream, Flow, Obstacle, serves};
-use maitre_dialect::usage::Finder;
 use maitre_dispatch::{Event, Failure, Placement};
 use maitre_fleet::Evidence;
 use tracing::debug;
@@ -162,16 +161,16 @@ impl ResponseStream {
         state.metrics.continuations.broke(Continued::Completed);
         state.brain.on(Event::Probed { worker: self.link.worker, evidence: Evidence::Broke });
         self.count(&events);
-        self.guard.used(self.usage.take().and_then(Finder::finish));
-        self.guard.ends_as(self.outcome);
+        self.guard.used(self.reader.take_usage());
+        self.guard.ends_as(self.reader.outcome);
         events
     }
 
     /// The answer has ended at a stop string that the router matched. The engine stops when its connection closes.
     pub(super) fn end_at_stop(&mut self) {
         self.upstream = None;
-        self.guard.used(self.usage.take().and_then(Finder::finish));
-        self.guard.ends_as(self.outcome);
+        self.guard.used(self.reader.take_usage());
+        self.guard.ends_as(self.reader.outcome);
         if let Some(route) = self.guard.route() {
             self.link.note_token_ids(route, TokenIdReply::Sent);
         }

@@ -1,0 +1,58 @@
+//! What is read of a response while it passes: its first chunk, its tokens, its usage, its end.
+
+use bytes::Bytes;
+use http::StatusCode;
+use http::header::HeaderMap;
+use maitre_dialect::sse::Tracker;
+use maitre_dialect::usage::{Finder, Usage};
+
+use super::exchange::is_stream;
+use super::guard::RequestGuard;
+use crate::link::Link;
+use crate::outcome::RequestOutcome;
+use crate::refuse;
+
+pub(super) struct ResponseReader {
+    /// Only for event streams.
+    pub(super) events: Option<Tracker>,
+    usage: Option<Finder>,
+    /// What the request counts as if the response is complete.
+    pub(super) outcome: RequestOutcome,
+}
+
+impl ResponseReader {
+    /// A response of a worker begins.
+    pub(super) fn new(guard: &mut RequestGuard, status: StatusCode, headers: &HeaderMap) -> ResponseReader {
+        guard.responded(status);
+        let events = guard.route().filter(|_| is_stream(headers)).map(Tracker::new);
+        let usage = guard.route().map(Finder::new);
+        let outcome = refuse::outcome(status);
+        if events.is_some() && outcome == RequestOutcome::Answered {
+            guard.streams();
+        }
+        ResponseReader { events, usage, outcome }
+    }
+
+    /// Counts a chunk that goes to the client.
+    pub(super) fn feed(&mut self, guard: &mut RequestGuard, link: &Link, chunk: &Bytes) {
+        let now = guard.lane.state.clock.now();
+        link.hear(now);
+        if let Some(usage) = &mut self.usage {
+            usage.feed(chunk);
+        }
+        // SSE comments keep a connection alive; they are no tokens.
+        if self.events.as_mut().is_none_or(|it| it.feed(chunk)) {
+            guard.chunk(now, self.outcome);
+        }
+    }
+
+    pub(super) fn take_usage(&mut self) -> Option<Usage> {
+        self.usage.take().and_then(Finder::finish)
+    }
+
+    /// How the request ends if the response has ended.
+    pub(super) fn outcome_at_end(&self) -> RequestOutcome {
+        let is_whole = self.events.as_ref().is_none_or(Tracker::ended);
+        if is_whole { self.outcome } else { RequestOutcome::Broke }
+    }
+}
