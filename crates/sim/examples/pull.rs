@@ -18,19 +18,19 @@ use maitre_sim::profile::{H100X2_32B, Profile};
 use maitre_sim::report::{Targets, mean, quantile};
 use maitre_sim::trace::Trace;
 
-const TRAFFIC: [(&str, &str); 12] = [
-    ("groups 10/s", "groups:groups=40,prompts=200,shared=6000,own=400,out=200,zipf=1,qps=10,seconds=90"),
-    ("groups 20/s", "groups:groups=40,prompts=200,shared=6000,own=400,out=200,zipf=1,qps=20,seconds=90"),
-    ("groups 30/s", "groups:groups=40,prompts=200,shared=6000,own=400,out=200,zipf=1,qps=30,seconds=90"),
+const TRAFFIC: [(&str, &str); 9] = [
+    ("groups 12/s", "groups:groups=60,prompts=400,shared=24000,own=400,out=200,zipf=1.2,qps=12,seconds=90"),
+    (
+        "hot groups 16/s",
+        "groups:groups=60,prompts=400,shared=24000,own=400,out=200,zipf=1.5,qps=16,seconds=90",
+    ),
     ("hot 15/s", "hot:shared=8000,own=200,out=200,qps=15,seconds=90"),
-    ("hot 30/s", "hot:shared=8000,own=200,out=200,qps=30,seconds=90"),
-    ("hot 45/s", "hot:shared=8000,own=200,out=200,qps=45,seconds=90"),
-    ("agents 0.5/s", "agents:rate=0.5,steps=12,kinds=2,system=12000,seconds=90"),
-    ("agents 1/s", "agents:rate=1,steps=12,kinds=2,system=12000,seconds=90"),
-    ("agents 1.5/s", "agents:rate=1.5,steps=12,kinds=2,system=12000,seconds=90"),
-    ("RAG 6/s", "rag:qps=6,per_prompt=4,shuffled=1,seconds=90"),
-    ("RAG 12/s", "rag:qps=12,per_prompt=4,shuffled=1,seconds=90"),
-    ("joining", "groups:groups=40,prompts=200,shared=6000,own=400,out=200,zipf=1,qps=15,seconds=90"),
+    ("agents 2/s", "agents:rate=2,steps=6,kinds=60,system=24000,seconds=90"),
+    ("agents 3/s", "agents:rate=3,steps=6,kinds=60,system=24000,seconds=90"),
+    ("short groups 20/s", "groups:groups=40,prompts=200,shared=500,own=100,out=200,zipf=1,qps=20,seconds=90"),
+    ("RAG 2/s", "rag:qps=2,per_prompt=4,shuffled=1,seconds=90"),
+    ("RAG 3/s", "rag:qps=3,per_prompt=4,shuffled=1,seconds=90"),
+    ("joining", "groups:groups=20,prompts=200,shared=24000,own=400,out=200,zipf=1,qps=8,seconds=90"),
 ];
 
 /// Gigabytes a second, to other workers and to the store.
