@@ -202,7 +202,8 @@ static DISCOVERY: &[Knob] = &[
         "discovery.from",
         &At(|it| &mut it.discovery.from, List::of(WORKER_SOURCE)),
         "Sources of workers, in addition to `workers`: file:PATH, dns:HOST:PORT, srv:NAME, \
-         kubernetes:NAMESPACE/SERVICE or kubernetes:NAMESPACE?pods=SELECTOR&port=PORT; repeat the flag \
+         kubernetes:NAMESPACE/SERVICE, kubernetes:NAMESPACE?pods=SELECTOR&port=PORT or \
+         kubernetes:NAMESPACE?pool=NAME; repeat the flag \
          for each.",
     )
     .common(),

@@ -97,7 +97,7 @@ fn shapes_are_checked() {
     check_toml(
         "workers = [{ url = \"http://a:1\", weight = 2 }]",
         &[
-            "m.toml:1: workers: \"http://a:1?weight=2\": no option is called \"weight\"; known: events, replay, ranks, role and chunks",
+            "m.toml:1: workers: \"http://a:1?weight=2\": no option is called \"weight\"; known: events, replay, ranks, role, transfer, bootstrap, engine-id, tp, pull, store and chunks",
         ],
     );
     check_toml("workers = [{ events = 5557 }]", &["m.toml:1: workers: a worker has a url"]);

@@ -6,6 +6,7 @@
 //! srv:_http._tcp.workers.example
 //! kubernetes:namespace/service?port=http
 //! kubernetes:namespace?pods=app%3Dvllm%2Ctier%3Dgpu&port=8000
+//! kubernetes:namespace?pool=vllm
 //! ```
 //!
 //! Options after the `?` that the source itself does not use apply to every worker it names. Settings with
@@ -72,6 +73,8 @@ pub enum KubernetesTarget {
     Service(String),
     /// The Pods with these labels.
     Pods(String),
+    /// The Pods that an InferencePool selects, at each of its ports.
+    Pool(String),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -88,13 +91,12 @@ pub struct BadSource {
     form: &'static str,
 }
 
-const FORMS: &str =
-    "file:PATH, dns:HOST:PORT, srv:NAME, kubernetes:NAMESPACE/SERVICE or kubernetes:NAMESPACE?pods=SELECTOR";
+const FORMS: &str = "file:PATH, dns:HOST:PORT, srv:NAME, kubernetes:NAMESPACE/SERVICE, kubernetes:NAMESPACE?pods=SELECTOR or kubernetes:NAMESPACE?pool=NAME";
 const FILE: &str = "file:/a/path";
 const DNS: &str = "dns:host:port, with options such as ?events=5557&family=4";
 const SRV: &str = "srv:_http._tcp.host, with options such as ?events=5557";
-const KUBERNETES: &str = "kubernetes:namespace/service or kubernetes:namespace?pods=app%3Dvllm, and ?port= or &port= \
-     with a number or a name";
+const KUBERNETES: &str = "kubernetes:namespace/service, kubernetes:namespace?pods=app%3Dvllm, and ?port= or &port= \
+     with a number or a name; or kubernetes:namespace?pool=name";
 
 /// The longest names that DNS and Kubernetes allow.
 const NAME_BYTES_MAX: usize = 253;
@@ -156,8 +158,12 @@ fn kubernetes(text: &str) -> Result<WorkerSource, String> {
         Some((namespace, service)) => (namespace, Some(service)),
         None => (place, None),
     };
-    let (mut pods, mut port) = (None, None);
+    let (mut pods, mut pool, mut port) = (None, None, None);
     let options = options(query, |key, value| match key {
+        "pool" => {
+            pool = Some(object_name(value)?);
+            Ok(true)
+        }
         "pods" => {
             pods = Some(selector(value)?);
             Ok(true)
@@ -168,11 +174,13 @@ fn kubernetes(text: &str) -> Result<WorkerSource, String> {
         }
         _ => Ok(false),
     })?;
-    let kind = match (service, pods) {
-        (Some(service), None) => KubernetesTarget::Service(object_name(service)?),
-        (None, Some(pods)) => KubernetesTarget::Pods(pods),
-        (Some(_), Some(_)) => return Err("names a service and pods".to_owned()),
-        (None, None) => return Err("names neither a service nor pods".to_owned()),
+    let kind = match (service, pods, pool) {
+        (Some(service), None, None) => KubernetesTarget::Service(object_name(service)?),
+        (None, Some(pods), None) => KubernetesTarget::Pods(pods),
+        (None, None, Some(_)) if port.is_some() => return Err("a pool has its own ports".to_owned()),
+        (None, None, Some(pool)) => KubernetesTarget::Pool(pool),
+        (None, None, None) => return Err("names neither a service nor pods nor a pool".to_owned()),
+        _ => return Err("names more than one of a service, pods and a pool".to_owned()),
     };
     let namespace = if namespace.is_empty() { None } else { Some(object_name(namespace)?) };
     Ok(WorkerSource::Kubernetes(KubernetesSource { namespace, kind, port, options }))
@@ -277,6 +285,7 @@ impl fmt::Display for WorkerSource {
                 match &cluster.kind {
                     KubernetesTarget::Service(name) => write!(f, "/{name}")?,
                     KubernetesTarget::Pods(selector) => pairs.push(("pods", escape(selector))),
+                    KubernetesTarget::Pool(name) => pairs.push(("pool", name.clone())),
                 }
                 pairs.extend(cluster.port.iter().map(|it| ("port", it.to_string())));
                 &cluster.options
@@ -319,6 +328,8 @@ mod tests {
         same("kubernetes:inference/vllm?port=http&events=5557");
         same("kubernetes:/vllm");
         same("kubernetes:?pods=app%3Dvllm");
+        same("kubernetes:inference?pool=vllm");
+        same("kubernetes:?pool=vllm&events=5557");
         same("kubernetes:inference?pods=app%3Dvllm%2Ctier%3Dgpu&port=8000&ranks=2");
         check("dns:Workers.EXAMPLE:80?ranks=2&family=4", Ok("dns:workers.example:80?family=4&ranks=2"));
         check("dns:a:1?family=either", Ok("dns:a:1"));
@@ -344,8 +355,11 @@ mod tests {
         check("dns:a:80?events=x", Err("a port, tcp://host:port or off"));
         check("srv:", Err("no name in DNS"));
         check("srv:_http._tcp.a:80", Err("no name in DNS"));
-        check("kubernetes:vllm", Err("neither a service nor pods; write kubernetes:namespace/service"));
-        check("kubernetes:a/b?pods=c", Err("a service and pods"));
+        check("kubernetes:vllm", Err("nor a pool; write kubernetes:namespace/service"));
+        check("kubernetes:a/b?pods=c", Err("more than one of"));
+        check("kubernetes:a?pool=b&pods=c", Err("more than one of"));
+        check("kubernetes:a?pool=b&port=1", Err("its own ports"));
+        check("kubernetes:a?pool=", Err("no name in Kubernetes"));
         check("kubernetes:a/B", Err("\"B\" is no name in Kubernetes"));
         check("kubernetes:a/../b", Err("no name in Kubernetes"));
         check("kubernetes:a?pods=", Err("every pod"));

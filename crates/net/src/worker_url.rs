@@ -53,6 +53,20 @@ pub struct WorkerOptions {
     pub chunks: Option<ChunkReuse>,
 }
 
+impl WorkerOptions {
+    /// The options of a data-parallel rank that has an HTTP port of its own: what counts by rank is this many ports on.
+    pub fn at_rank(&self, rank: u16) -> WorkerOptions {
+        let at = |it: &ZmqEndpoint| ZmqEndpoint { port: it.port.saturating_add(rank), ..it.clone() };
+        let events = match &self.events {
+            EventSource::At(endpoint) => EventSource::At(at(endpoint)),
+            other => other.clone(),
+        };
+        let [replay, bootstrap, pull] =
+            [&self.replay, &self.bootstrap, &self.pull].map(|it| it.as_ref().map(at));
+        WorkerOptions { events, replay, bootstrap, pull, ..self.clone() }
+    }
+}
+
 /// Where a worker publishes its KV-cache events.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum EventSource {

@@ -132,11 +132,17 @@ struct Overrides {
     is_ignored: bool,
 }
 
-/// Parses an object of the kind that the source lists.
-pub(super) fn read(cluster: &KubernetesSource, json: &str) -> Result<Object, serde_json::Error> {
+/// Parses an object of the kind that the source lists. `ports` are those of a pool.
+pub(super) fn read(
+    cluster: &KubernetesSource,
+    ports: &[u16],
+    json: &str,
+) -> Result<Object, serde_json::Error> {
     Ok(match cluster.kind {
         KubernetesTarget::Service(_) => slice(cluster, serde_json::from_str(json)?),
-        KubernetesTarget::Pods(_) => pod(cluster, serde_json::from_str(json)?),
+        KubernetesTarget::Pods(_) | KubernetesTarget::Pool(_) => {
+            pod(cluster, ports, serde_json::from_str(json)?)
+        }
     })
 }
 
@@ -156,7 +162,7 @@ fn slice(cluster: &KubernetesSource, slice: Slice) -> Object {
     object(slice.metadata, read)
 }
 
-fn pod(cluster: &KubernetesSource, pod: Pod) -> Object {
+fn pod(cluster: &KubernetesSource, pool_ports: &[u16], pod: Pod) -> Object {
     let said = |key: &str| find(&pod.metadata.annotations, key);
     let containers = pod.spec.map(|it| it.containers).unwrap_or_default();
     let ports: Vec<NamedPort> = containers.into_iter().filter_map(|it| it.ports).flatten().collect();
@@ -164,7 +170,10 @@ fn pod(cluster: &KubernetesSource, pod: Pod) -> Object {
     let address = status.and_then(|it| it.ip.as_deref()).filter(|it| !it.is_empty());
     let read = overrides(cluster, said).and_then(|overrides| {
         let Some(address) = address else { return Ok(Vec::new()) };
-        let port = choose(overrides.port.as_ref(), &ports)?;
+        let chosen = match pool_ports {
+            [] => vec![choose(overrides.port.as_ref(), &ports)?],
+            of_pool => of_pool.to_vec(),
+        };
         let phase = status.and_then(|it| it.phase.as_deref()).unwrap_or_default();
         let is_ending = pod.metadata.deleted.is_some() || matches!(phase, "Succeeded" | "Failed");
         let conditions = status.and_then(|it| it.conditions.as_ref());
@@ -174,7 +183,13 @@ fn pod(cluster: &KubernetesSource, pod: Pod) -> Object {
             (false, true) => Readiness::Ready,
             (false, false) => Readiness::Unready,
         };
-        Ok(vec![place(address, port, &overrides, readiness)?])
+        // Engines count the ports of their ranks up from the first, each by itself.
+        let places = (0..).zip(chosen).map(|(rank, port)| {
+            let place = place(address, port, &overrides, readiness)?;
+            let options = place.worker.options.at_rank(rank);
+            Ok(ObjectWorker { worker: WorkerUrl { options, ..place.worker }, ..place })
+        });
+        places.collect()
     });
     object(pod.metadata, read)
 }

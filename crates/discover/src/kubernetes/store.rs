@@ -18,6 +18,8 @@ const OBJECTS_MAX: usize = 16_384;
 #[derive(Debug)]
 pub(super) struct Store {
     cluster: KubernetesSource,
+    /// Of a pool; none for other sources.
+    ports: Vec<u16>,
     objects: BTreeMap<String, Object>,
 }
 
@@ -30,8 +32,8 @@ pub(super) enum ChangeKind {
 }
 
 impl Store {
-    pub(super) fn new(cluster: KubernetesSource) -> Store {
-        Store { cluster, objects: BTreeMap::new() }
+    pub(super) fn new(cluster: KubernetesSource, ports: Vec<u16>) -> Store {
+        Store { cluster, ports, objects: BTreeMap::new() }
     }
 
     /// Inserts or replaces an object; returns its version.
@@ -53,7 +55,7 @@ impl Store {
     }
 
     fn read(&self, json: &str) -> Result<Object, ApiError> {
-        let read = objects::read(&self.cluster, json);
+        let read = objects::read(&self.cluster, &self.ports, json);
         read.map_err(|error| ApiError::Failed(format!("read an object: {}", shown(&error.to_string()))))
     }
 
@@ -100,7 +102,7 @@ mod tests {
 
     fn store(slices: &[serde_json::Value]) -> Store {
         let crate::WorkerSource::Kubernetes(cluster) = "kubernetes:a/vllm".parse().unwrap() else { panic!() };
-        let mut store = Store::new(cluster);
+        let mut store = Store::new(cluster, Vec::new());
         slices.iter().for_each(|it| _ = store.put(&it.to_string()).unwrap());
         store
     }

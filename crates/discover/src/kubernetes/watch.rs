@@ -229,7 +229,7 @@ mod tests {
         let mut watch = ObjectWatch {
             client: ApiClient::new(&settings, Account::new(PathBuf::new())).unwrap(),
             path: String::new(),
-            store: Store::new(cluster),
+            store: Store::new(cluster, Vec::new()),
             version: "1".to_owned(),
             backoff: &mut Backoff::new(Duration::ZERO, Duration::ZERO, Rng::new(0)),
             reporter: &Reporter { index: 0, to: mpsc::channel(1).0 },

@@ -1,7 +1,8 @@
 //! A fake Kubernetes API: lists in pages, watches from a version, and faults on demand.
 //!
 //! HTTP is written by hand, so that a response can break off anywhere. The server keeps the objects that a
-//! test puts there and returns them for any path; a watch gets every event after its version.
+//! test puts there and returns them for any path, except that pools have a path of their own; a watch gets every event
+//! after its version.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
@@ -34,8 +35,8 @@ pub(crate) enum Fault {
 #[derive(Default)]
 struct State {
     objects: BTreeMap<String, Value>,
-    /// Each with the version it created.
-    events: Vec<(u64, String)>,
+    /// Each with the version it created, and whether it is about a pool.
+    events: Vec<(u64, bool, String)>,
     version: u64,
     /// How often all watches have been cut.
     cuts: u64,
@@ -132,7 +133,8 @@ impl Api {
             "BOOKMARK" => {}
             _ => _ = state.objects.insert(name.to_owned(), object.clone()),
         }
-        state.events.push((version, json!({"type": kind, "object": object}).to_string() + "\n"));
+        let event = json!({"type": kind, "object": object}).to_string() + "\n";
+        state.events.push((version, is_pool(&object), event));
         drop(state);
         self.changed.send_replace(());
     }
@@ -218,8 +220,10 @@ impl Visitor {
     fn page(&self, path: &str) -> Value {
         let state = self.state.lock().unwrap();
         let from: usize = parameter(path, "continue").and_then(|it| it.parse().ok()).unwrap_or(0);
-        let items: Vec<&Value> = state.objects.values().skip(from).take(PAGE).collect();
-        let rest = if from + PAGE < state.objects.len() { (from + PAGE).to_string() } else { String::new() };
+        let all: Vec<&Value> =
+            state.objects.values().filter(|it| is_pool(it) == path.contains("/inferencepools")).collect();
+        let rest = if from + PAGE < all.len() { (from + PAGE).to_string() } else { String::new() };
+        let items: Vec<&Value> = all.into_iter().skip(from).take(PAGE).collect();
         json!({"metadata": {"resourceVersion": state.version.to_string(), "continue": rest}, "items": items})
     }
 
@@ -241,7 +245,9 @@ impl Visitor {
                 if state.cuts != cuts {
                     return Ok(());
                 }
-                state.events.iter().filter(|it| it.0 > seen).cloned().collect()
+                let pools = path.contains("/inferencepools");
+                let new = state.events.iter().filter(|it| it.0 > seen && it.1 == pools);
+                new.map(|it| (it.0, it.2.clone())).collect()
             };
             for (version, line) in news {
                 if matches!(fault, Some(Fault::CutMidLine)) {
@@ -256,6 +262,10 @@ impl Visitor {
             changed.changed().await.map_err(std::io::Error::other)?;
         }
     }
+}
+
+fn is_pool(object: &Value) -> bool {
+    object["kind"] == "InferencePool"
 }
 
 fn parameter<'a>(path: &'a str, key: &str) -> Option<&'a str> {

@@ -402,3 +402,78 @@ async fn an_unreachable_api_is_a_failure_until_it_answers() {
     let mut follower = Follower::new(&[SOURCE], settings);
     follower.note("Connection refused").await;
 }
+
+fn pool(label: &str, ports: &[u16]) -> Value {
+    let ports: Vec<Value> = ports.iter().map(|it| json!({"number": it})).collect();
+    json!({
+        "kind": "InferencePool",
+        "metadata": {},
+        "spec": {"selector": {"matchLabels": {"app": label}}, "targetPorts": ports},
+    })
+}
+
+fn pod(last: u8) -> Value {
+    json!({
+        "metadata": {"annotations": {"maitre.dev/events-port": "5557"}},
+        "status": {
+            "phase": "Running",
+            "podIP": format!("10.0.0.{last}"),
+            "conditions": [{"type": "Ready", "status": "True"}],
+        },
+    })
+}
+
+#[tokio::test]
+async fn a_pool_gives_a_worker_for_each_pod_and_port_and_its_changes_are_followed() {
+    let api = Api::start().await;
+    api.put("vllm", pool("vllm", &[8000, 8001]));
+    api.put("p1", pod(1));
+    let mut follower = Follower::new(&["kubernetes:inference?pool=vllm"], settings(&api));
+    // Each port is a rank, whose events are as many ports on.
+    let both = ["http://10.0.0.1:8000?events=5557", "http://10.0.0.1:8001?events=5558"];
+    follower.workers(&both).await;
+    api.until_watched(2).await;
+    let lists = api.lists();
+    assert_eq!(
+        lists[0],
+        "/apis/inference.networking.k8s.io/v1/namespaces/inference/inferencepools?fieldSelector=metadata.name%3Dvllm"
+    );
+    assert!(lists[1].starts_with("/api/v1/namespaces/inference/pods?labelSelector=app%3Dvllm&"), "{lists:?}");
+    api.put("p2", pod(2));
+    api.delete("p1");
+    follower.workers(&["http://10.0.0.2:8000?events=5557", "http://10.0.0.2:8001?events=5558"]).await;
+    // Another port, and other labels: the Pods are listed anew.
+    api.put("vllm", pool("other", &[9000]));
+    follower.workers(&["http://10.0.0.2:9000?events=5557"]).await;
+    assert!(
+        api.lists().last().is_some_and(|it| it.contains("labelSelector=app%3Dother")),
+        "{:?}",
+        api.lists()
+    );
+}
+
+#[tokio::test]
+async fn a_pool_that_is_missing_or_deleted_changes_nothing_and_says_so() {
+    let api = Api::start().await;
+    api.put("p1", pod(1));
+    let mut follower = Follower::new(&["kubernetes:inference?pool=vllm"], settings(&api));
+    follower.note("InferencePool vllm: there is none").await;
+    api.put("vllm", pool("vllm", &[8000]));
+    follower.workers(&["http://10.0.0.1:8000?events=5557"]).await;
+    api.until_watched(2).await;
+    // Neither a deletion nor a watch that ends takes workers away, and the pool is found again.
+    api.delete("vllm");
+    api.cut();
+    api.put("vllm", pool("vllm", &[8000, 8001]));
+    follower.workers(&["http://10.0.0.1:8000?events=5557", "http://10.0.0.1:8001?events=5558"]).await;
+}
+
+#[tokio::test]
+async fn a_pool_that_selects_every_pod_is_refused() {
+    let api = Api::start().await;
+    let mut all = pool("vllm", &[8000]);
+    all["spec"]["selector"] = json!({"matchLabels": {}});
+    api.put("vllm", all);
+    let mut follower = Follower::new(&["kubernetes:inference?pool=vllm"], settings(&api));
+    follower.note("every pod would be a worker").await;
+}

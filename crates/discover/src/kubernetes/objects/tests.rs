@@ -12,7 +12,7 @@ fn cluster(source: &str) -> KubernetesSource {
 /// Each worker as `url readiness`, or the note if there is one.
 #[track_caller]
 fn check(source: &str, json: serde_json::Value, expected: &[&str]) {
-    let object = read(&cluster(source), &json.to_string()).unwrap();
+    let object = read(&cluster(source), &[], &json.to_string()).unwrap();
     let shown = object.places.iter().map(|it| format!("{} {:?}", it.worker, it.readiness));
     let shown: Vec<String> = shown.chain(object.note).collect();
     let fits =
@@ -169,8 +169,8 @@ fn annotations_of_a_pod_are_checked_one_by_one() {
 #[test]
 fn malformed_objects_are_an_error() {
     for json in ["", "null", "[]", "{}", "{\"metadata\":{}}", "{\"metadata\":{\"name\":3}}"] {
-        assert!(read(&cluster(SERVICE), json).is_err(), "{json}");
-        assert!(read(&cluster(PODS), json).is_err(), "{json}");
+        assert!(read(&cluster(SERVICE), &[], json).is_err(), "{json}");
+        assert!(read(&cluster(PODS), &[], json).is_err(), "{json}");
     }
 }
 
@@ -189,7 +189,7 @@ fn fuzz_kubernetes_object() {
     maitre_testkit::fuzz::fuzz(env!("CARGO_MANIFEST_DIR"), "kubernetes-object", &seeds, |input, _| {
         let Ok(text) = std::str::from_utf8(input) else { return };
         for source in &sources {
-            if let Ok(object) = read(source, text) {
+            if let Ok(object) = read(source, &[], text) {
                 assert!(
                     object.places.iter().all(|it| it.worker.to_string().parse() == Ok(it.worker.clone()))
                 );
