@@ -180,6 +180,32 @@ class Chart(unittest.TestCase):
         self.assertIn({"name": "tls", "mountPath": "/etc/maitre-tls", "readOnly": True}, container["volumeMounts"])
         self.assertIn({"name": "tls", "secret": {"secretName": "cert", "defaultMode": 0o440}}, pod["volumes"])
 
+    def test_a_picker_has_its_port_a_certificate_and_may_see_its_pool(self):
+        values = "{picker: {enabled: true}, insecure: true, discovery: {from: ['kubernetes:?pool=vllm']}}"
+        objects = rendered(values)
+        pod = objects["Deployment", "dinner"]["spec"]["template"]["spec"]
+        (container,) = pod["containers"]
+        self.assertEqual(container["args"][0], "picker")
+        self.assertIn("--listen=0.0.0.0:9002", container["args"])
+        self.assertIn("--tls-cert=/etc/maitre-tls/tls.crt", container["args"])
+        made = {"secretName": "dinner-picker-tls", "defaultMode": 0o440}
+        self.assertIn({"name": "tls", "secret": made}, pod["volumes"])
+        certificate = base64.b64decode(objects["Secret", "dinner-picker-tls"]["data"]["tls.crt"])
+        self.assertTrue(certificate.startswith(b"-----BEGIN CERTIFICATE-----"))
+        (port,) = objects["Service", "dinner"]["spec"]["ports"]
+        self.assertEqual((port["port"], port["appProtocol"]), (9002, "http2"))
+        resources = [it["resources"] for it in objects["Role", "dinner-finds-0"]["rules"]]
+        self.assertEqual(resources, [["pods"], ["inferencepools"]])
+        # The binary takes what it is given.
+        flags = [it for it in container["args"] if not it.startswith(("--config", "--tls", "--listen", "--admin"))]
+        self.assertTrue(serves([*flags, *ALONE, "--listen=127.0.0.1:0", "--admin=127.0.0.1:0"], {}))
+        own = "{picker: {enabled: true}, tls: {secret: own}}"
+        for values, names in [("picker: {enabled: true, tls: false}", []), (own, ["own"])]:
+            objects = rendered(values)
+            self.assertNotIn(("Secret", "dinner-picker-tls"), objects)
+            volumes = objects["Deployment", "dinner"]["spec"]["template"]["spec"]["volumes"]
+            self.assertEqual([it["secret"]["secretName"] for it in volumes if "secret" in it], names)
+
     def test_nobody_is_let_in_without_a_key_unless_that_is_said(self):
         for values, said in [("", False), (ALL, False), ("insecure: true", True)]:
             (container,) = rendered(values)["Deployment", "dinner"]["spec"]["template"]["spec"]["containers"]

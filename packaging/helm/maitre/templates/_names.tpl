@@ -42,3 +42,12 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- include "maitre.name" . -}}-cluster
 {{- end -}}
 {{- end -}}
+
+{{- /* The Secret with the certificate of the listener; empty if it speaks plain text. */ -}}
+{{- define "maitre.tls" -}}
+{{- if .Values.tls.secret -}}
+{{- .Values.tls.secret -}}
+{{- else if and .Values.picker.enabled .Values.picker.tls -}}
+{{- include "maitre.name" . -}}-picker-tls
+{{- end -}}
+{{- end -}}
