@@ -27,6 +27,8 @@ use demand::{ArrivedWork, Demand, DemandNow, TokenCosts};
 
 /// The part of a worker's time that may be used in the mean. Above it, waits explode with any error of a forecast.
 const BUSY_MAX: f64 = 0.85;
+/// The part that is used at least, whatever the deadlines: below it, further workers hardly shorten a wait.
+const BUSY_MIN: f64 = 0.6;
 /// The part of first tokens that may come late for lack of workers.
 const LATE: f64 = 0.01;
 /// The part of the KV cache that may be in use: engines preempt requests when it is full.
@@ -163,7 +165,10 @@ impl Scaler {
         routers: u32,
         settings: &ScalingSettings,
     ) -> DesiredWorkers {
-        let demand = self.demand.now(now, settings.start_up, load.costs).times(f64::from(routers.max(1)));
+        let routers = f64::from(routers.max(1));
+        // Of a fleet that several routers share, this one's demand meets its part.
+        let workers = f64::from(load.workers) / routers;
+        let demand = self.demand.now(now, settings.start_up, (load.costs, workers)).times(routers);
         let (needed, reason) = match self.is_idle(now, load, settings) {
             true => (0, ScalingReason::Idle),
             false => need(&demand, load, settings),
@@ -237,33 +242,26 @@ fn need(demand: &DemandNow, load: &PoolLoad, settings: &ScalingSettings) -> (u32
 /// The fewest workers, at least so many, at which few enough requests wait longer than they may.
 fn for_deadlines(demand: &DemandNow, least: u32) -> u32 {
     let is_enough = |workers: &u32| late_part(demand, *workers) <= LATE;
-    // A prompt that takes longer than its deadline on an idle worker is late however many there are.
-    let hopeless = demand.due_s <= demand.prefill_s;
-    if hopeless || demand.requests_per_s <= 0.0 {
-        return least;
-    }
-    (least..=DESIRED_MAX).find(is_enough).unwrap_or(DESIRED_MAX)
+    let most = whole(demand.ahead / BUSY_MIN).max(least);
+    (least..=most).find(is_enough).unwrap_or(most)
 }
 
 /// The part of requests that wait longer than they may, with so many workers behind one queue.
 ///
-/// Decoding takes its part of each worker's time, and prompts are computed one after the other in the rest. By the usual
-/// approximation of such queues (Sakasegawa), all n workers are busy for ρ to the power √(2(n+1)) − 1 of the time, and
-/// the waits of requests that find them so are exponential.
+/// By the usual approximation of such queues (Sakasegawa), all n workers are busy for ρ to the power √(2(n+1)) − 1 of the
+/// time, and the waits of requests that find them so are exponential.
 fn late_part(demand: &DemandNow, workers: u32) -> f64 {
     let count = f64::from(workers);
-    let arriving = demand.requests_per_s * demand.ahead / demand.load.max(f64::MIN_POSITIVE);
-    let prefill = arriving * demand.prefill_s / count;
-    let left = 1.0 - (demand.ahead / count - prefill).max(0.0);
-    let slack = demand.due_s - demand.prefill_s / left;
-    if prefill >= left || slack <= 0.0 {
+    let busy = demand.ahead / count;
+    if busy >= 1.0 {
         return 1.0;
     }
-    let busy = prefill / left;
     let all_busy = busy.powf((2.0 * (count + 1.0)).sqrt() - 1.0);
     // What a request that waits has before it: half of a prompt, and of a long one more often than of a short one.
-    let before = demand.prefill_squared_s / (2.0 * demand.prefill_s.max(f64::MIN_POSITIVE)) / left;
+    let before = demand.prefill_squared_s / (2.0 * demand.prefill_s.max(f64::MIN_POSITIVE));
     let wait = before / (count * (1.0 - busy));
+    // Where prompts alone take as long as they may, no number of workers helps: they may take twice as long.
+    let slack = (demand.due_s - demand.prefill_s).max(demand.prefill_s);
     all_busy * (-slack / wait.max(f64::MIN_POSITIVE)).exp()
 }
 

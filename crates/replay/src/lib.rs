@@ -7,6 +7,7 @@ pub mod study;
 pub mod trace;
 pub mod tune;
 
+mod autoscale;
 mod check;
 mod page;
 mod progress;
@@ -25,7 +26,7 @@ use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use maitre_base::Role;
 use maitre_policy::split::SplitRule;
-use maitre_sim::lab::{Knowledge, PreparedTrace, PullingWorkers, RunOutcome, Via};
+use maitre_sim::lab::{Autoscale, Knowledge, PreparedTrace, PullingWorkers, RunOutcome, Via};
 use maitre_sim::report::{ReportRow, Targets};
 use maitre_sim::trace::Trace;
 use parking_lot::Mutex;
@@ -33,7 +34,7 @@ use serde_json::{Value, json};
 
 use progress::Progress;
 use report_file::ReportFile;
-use study::{QueueUse, StrategyChoice, Study};
+use study::{PlayedRules, QueueUse, StrategyChoice, Study};
 
 use maitre_console::out;
 
@@ -97,6 +98,7 @@ pub fn command() -> Command {
         .args(own)
         .args(roles::args())
         .args(sharing::args())
+        .args(autoscale::args())
         .args(study::run_args())
 }
 
@@ -108,6 +110,7 @@ pub fn run(matches: &ArgMatches) -> anyhow::Result<ExitCode> {
     roles::check(&study, &choices)?;
     sharing::read(matches, &mut study)?;
     let splits = roles::read(matches, &mut study)?;
+    let scales = autoscale::read(matches, &mut study, &choices)?;
     if matches.get_flag("check") {
         check::ensure_observed(&study)?;
     }
@@ -117,7 +120,8 @@ pub fn run(matches: &ArgMatches) -> anyhow::Result<ExitCode> {
     }
     let file = matches.get_one::<PathBuf>("html").map(|it| ReportFile::new(it)).transpose()?;
     let jobs = matches.get_one::<u32>("jobs").map(|&it| it as usize);
-    let mut runs = play_all(&study, (&choices, &splits), &speeds, jobs);
+    let mut runs =
+        play_all(&study, Conditions { choices: &choices, splits: &splits, scales: &scales }, &speeds, jobs);
     trace::name_tenants(&study.source, runs.iter_mut().flat_map(|it| &mut it.tenants));
     if let Some(file) = file {
         let command = page::typed(std::env::args_os().map(|it| it.to_string_lossy().into_owned()));
@@ -178,11 +182,30 @@ fn choices(matches: &ArgMatches, study: &Study) -> anyhow::Result<Vec<StrategyCh
     Ok(if all.is_empty() { named } else { StrategyChoice::all() })
 }
 
+/// What is compared: every combination is a run.
+#[derive(Clone, Copy)]
+struct Conditions<'a> {
+    choices: &'a [StrategyChoice],
+    splits: &'a [SplitRule],
+    scales: &'a [Option<Autoscale>],
+}
+
+impl Conditions<'_> {
+    fn each(&self) -> impl Iterator<Item = (String, PlayedRules)> {
+        let pairs = self.choices.iter().flat_map(|&choice| self.splits.iter().map(move |&it| (choice, it)));
+        let all = pairs.flat_map(|(choice, split)| self.scales.iter().map(move |&it| (choice, split, it)));
+        all.map(|(choice, split, autoscale)| {
+            let of_split = if self.splits.len() > 1 { format!(", split {split}") } else { String::new() };
+            let of_scale = autoscale.map_or_else(String::new, |it| format!(", {}", it.rule));
+            (format!("{choice}{of_split}{of_scale}"), PlayedRules { choice, split, autoscale })
+        })
+    }
+}
+
 /// One run that is still to be made.
 pub(crate) struct Task<'a> {
     pub(crate) study: &'a Study,
-    pub(crate) choice: StrategyChoice,
-    pub(crate) split: SplitRule,
+    pub(crate) rules: PlayedRules,
     /// The name of its row.
     pub(crate) name: String,
     pub(crate) prepared: &'a PreparedTrace<'a>,
@@ -190,23 +213,14 @@ pub(crate) struct Task<'a> {
     pub(crate) speed: f64,
 }
 
-/// All strategies with all rules at all speeds.
-fn play_all(
-    study: &Study,
-    (choices, splits): (&[StrategyChoice], &[SplitRule]),
-    speeds: &[f64],
-    jobs: Option<usize>,
-) -> Vec<Run> {
+/// All conditions at all speeds.
+fn play_all(study: &Study, conditions: Conditions<'_>, speeds: &[f64], jobs: Option<usize>) -> Vec<Run> {
     let traces: Vec<Trace> = speeds.iter().map(|&it| study.hastened(it)).collect();
     let decks = decks(study, &traces);
     let mut tasks: Vec<Task<'_>> = Vec::new();
     for (prepared, &speed) in decks.iter().zip(speeds) {
-        for (&choice, &split) in choices.iter().flat_map(|choice| splits.iter().map(move |it| (choice, it))) {
-            let name = match splits {
-                [_] => choice.to_string(),
-                _ => format!("{choice}, split {split}"),
-            };
-            tasks.push(Task { study, choice, split, name, prepared, speed });
+        for (name, rules) in conditions.each() {
+            tasks.push(Task { study, rules, name, prepared, speed });
         }
     }
     play_tasks(&tasks, jobs)
@@ -251,7 +265,8 @@ fn decks<'a>(study: &Study, traces: &'a [Trace]) -> Vec<PreparedTrace<'a>> {
 }
 
 fn play_one(task: &Task<'_>, progress: &Progress) -> Run {
-    let &Task { study, choice, split, ref name, prepared, speed } = task;
+    let &Task { study, rules, ref name, prepared, speed } = task;
+    let choice = rules.choice;
     let mut reported = 0;
     let mut step = |arrived: usize| {
         // One update per request would cost more than some requests do.
@@ -260,7 +275,7 @@ fn play_one(task: &Task<'_>, progress: &Progress) -> Run {
             reported = arrived;
         }
     };
-    let outcome = study.play((choice, split), prepared, &mut step);
+    let outcome = study.play(rules, prepared, &mut step);
     let mut row = outcome.row(name, &study.targets);
     let [mut parts, mut classes, mut tenants] = [RunOutcome::parts, RunOutcome::classes, RunOutcome::tenants]
         .map(|rows: fn(&RunOutcome, &str, &Targets) -> Vec<ReportRow>| rows(&outcome, name, &study.targets));
@@ -357,11 +372,16 @@ mod tests {
         Ok((study, choices))
     }
 
+    /// With a fleet that stays as it is.
+    fn fixed<'a>(choices: &'a [StrategyChoice], splits: &'a [SplitRule]) -> Conditions<'a> {
+        Conditions { choices, splits, scales: &[None] }
+    }
+
     /// The JSON report.
     fn played(args: &[&str]) -> Value {
         let (study, choices) = study(args).unwrap();
         let split = study.config.settings.brain.split;
-        report(&study, &play_all(&study, (&choices, &[split]), &[1.0], Some(1)))
+        report(&study, &play_all(&study, fixed(&choices, &[split]), &[1.0], Some(1)))
     }
 
     /// What `--queue` came to, and which of three strategies waited in the queue.
@@ -429,7 +449,7 @@ mod tests {
     fn each_rule_has_a_row() {
         let (study, rules) = rules("1@prefill,2@decode", &["--split", "price,threshold-512,never"]).unwrap();
         let choice = StrategyChoice::Strategy(maitre_policy::Name::LeastDelay);
-        let report = report(&study, &play_all(&study, (&[choice], &rules), &[1.0], Some(1)));
+        let report = report(&study, &play_all(&study, fixed(&[choice], &rules), &[1.0], Some(1)));
         let names: Vec<&Value> =
             report["rows"].as_array().unwrap().iter().map(|it| &it["strategy"]).collect();
         assert_eq!(
@@ -483,7 +503,7 @@ mod tests {
             sharing::read(&matches, &mut study).unwrap();
             let rules = roles::read(&matches, &mut study).unwrap();
             let choices = choices(&matches, &study).unwrap();
-            let runs = play_all(&study, (&choices, &rules), &[1.0], Some(1));
+            let runs = play_all(&study, fixed(&choices, &rules), &[1.0], Some(1));
             (report(&study, &runs), table::draw(&study, &runs))
         };
         let columns = |text: &str| ["pulls", "pulled", "loads", "loaded"].map(|it| text.contains(it));
@@ -522,7 +542,7 @@ mod tests {
     fn the_table_says_why_conditions_differ() {
         let drawn = |args: &[&str]| {
             let (study, choices) = study(args).unwrap();
-            table::draw(&study, &play_all(&study, (&choices, &[SplitRule::Price]), &[1.0], Some(1)))
+            table::draw(&study, &play_all(&study, fixed(&choices, &[SplitRule::Price]), &[1.0], Some(1)))
         };
         let text = drawn(&["--strategy", "least-delay,random"]);
         assert!(text.contains("as published, without the queue") && text.contains("--queue off"), "{text}");

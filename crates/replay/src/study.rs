@@ -13,8 +13,8 @@ use maitre_base::chunk_reuse::{CHUNK_REUSE_FORM, ChunkReuse};
 use maitre_policy::Name;
 use maitre_policy::split::SplitRule;
 use maitre_sim::lab::{
-    self, ChunkKnowledge, Decider, Knowledge, LabConfig, LinkChange, PreparedTrace, PullingWorkers,
-    RunObserver, RunOutcome, Script, StoreConfig, Sync, Via, script,
+    self, Autoscale, ChunkKnowledge, Decider, Knowledge, LabConfig, LinkChange, PreparedTrace,
+    PullingWorkers, RunObserver, RunOutcome, Script, StoreConfig, Sync, Via, script,
 };
 use maitre_sim::profile::Profile;
 use maitre_sim::report::{CacheKnowledge, Targets};
@@ -67,6 +67,14 @@ impl FromStr for StrategyChoice {
         let choice = StrategyChoice::all().into_iter().find(|it| it.as_str() == text);
         choice.ok_or_else(|| format!("no strategy is called \"{text}\"; known: {}, all", known()))
     }
+}
+
+/// By which rules one run is played.
+#[derive(Clone, Copy, Debug)]
+pub struct PlayedRules {
+    pub choice: StrategyChoice,
+    pub split: SplitRule,
+    pub autoscale: Option<Autoscale>,
 }
 
 /// Which strategies wait in the queue.
@@ -379,10 +387,11 @@ impl Study {
 
     pub fn play(
         &self,
-        (choice, split): (StrategyChoice, SplitRule),
+        rules: PlayedRules,
         prepared: &PreparedTrace<'_>,
         progress: &mut dyn FnMut(usize),
     ) -> RunOutcome {
+        let PlayedRules { choice, split, autoscale } = rules;
         let mut brain = unwatched(&self.config);
         brain.strategies.clear();
         (brain.seed, brain.split) = (self.seed, split);
@@ -405,6 +414,7 @@ impl Study {
             // A single router has no peers.
             sync: self.sync.filter(|_| self.routers > 1),
             script: self.script.clone(),
+            autoscale,
             retries_max: if self.retry { RETURNS_MAX } else { 0 },
             roles: self.roles.clone(),
             link: self.link,

@@ -63,6 +63,20 @@ pub(super) const COLUMNS: &[Column] = &[
     ),
     column("in time", Better::Higher, |it| it.deadlines_met_ratio, |it| percent(it.deadlines_met_ratio)),
     column("late", Better::Lower, |it| it.served_late.map(|it| it as f64), |it| whole(it.served_late)),
+    column("missed", Better::Lower, |it| it.missed.map(|it| it as f64), |it| whole(it.missed)),
+    column(
+        "worker-hours",
+        Better::Lower,
+        |it| it.worker_hours,
+        |it| it.worker_hours.map_or_else(String::new, |it| format!("{it:.2}")),
+    ),
+    column("most", Better::Neither, |it| it.workers_max.map(|it| it as f64), |it| whole(it.workers_max)),
+    column(
+        "changes",
+        Better::Neither,
+        |it| it.scale_changes.map(|it| it as f64),
+        |it| whole(it.scale_changes),
+    ),
     column("told", Better::Lower, |it| it.told_bytes, |it| bytes(it.told_bytes)),
     column("share", Better::Neither, |it| it.token_share, |it| percent(it.token_share)),
     column(

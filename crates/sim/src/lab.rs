@@ -7,6 +7,7 @@
 
 mod actions;
 mod arrivals;
+pub mod autoscale;
 mod bounds;
 mod config;
 mod event;
@@ -34,6 +35,7 @@ use maitre_fleet::estimate::{Counted, Decodes, Size};
 use maitre_fleet::{Card, Evidence};
 use maitre_index::feed::Trust;
 
+pub use autoscale::{Autoscale, ScaleRule, ScaleTotals};
 pub use config::{
     AnswerLimits, ChunkKnowledge, ClosedLoop, Decider, Knowledge, LabConfig, LinkChange, PullingWorkers,
     StoreConfig, Sync, Via,
@@ -48,6 +50,7 @@ use crate::engine::RemainingWork;
 use crate::link::Link;
 use crate::profile::Profile;
 use crate::report::AnswerMetrics;
+use autoscale::ScaleState;
 use event::SimEvent;
 use legs::Fetches;
 use lossy::LossyFeed;
@@ -107,6 +110,7 @@ struct Simulation<'a> {
     outputs: Vec<crate::engine::TokenOutput>,
     remaining: Vec<RemainingWork>,
     decision_time: Duration,
+    scaling: ScaleState,
 }
 
 /// Runs all requests to the end.
@@ -141,6 +145,7 @@ pub fn play(config: &LabConfig, prepared: &PreparedTrace<'_>, observer: &mut dyn
         outputs: Vec::new(),
         remaining: Vec::new(),
         decision_time: Duration::ZERO,
+        scaling: ScaleState::default(),
     };
     for (number, profile) in config.fleet.iter().enumerate() {
         let role = config.roles.get(number).copied().unwrap_or_default();
@@ -154,6 +159,7 @@ pub fn play(config: &LabConfig, prepared: &PreparedTrace<'_>, observer: &mut dyn
     simulation.schedule(Instant::ZERO, SimEvent::Tick);
     simulation.schedule(Instant::ZERO, SimEvent::Sample);
     simulation.start_sync();
+    simulation.start_scaling();
     while let Some(Reverse((now, _, event))) = simulation.queue.pop() {
         simulation.handle(now, event, observer);
     }
@@ -161,14 +167,7 @@ pub fn play(config: &LabConfig, prepared: &PreparedTrace<'_>, observer: &mut dyn
         simulation.has_kept_its_promises(),
         "a request was lost, or a promise outlived its request"
     );
-    simulation.outcome.decision_time = simulation.decision_time;
-    simulation.outcome.traffic = simulation.network.traffic;
-    simulation.outcome.workers = simulation.workers.iter().map(SimWorker::totals).collect();
-    let decides = config.decider == Decider::Brain;
-    for (number, totals) in simulation.outcome.workers.iter_mut().enumerate().filter(|_| decides) {
-        totals.limits = simulation.routers[0].limits(WorkerId(number as u32));
-    }
-    simulation.outcome
+    simulation.into_outcome()
 }
 
 /// Each router has its own random seed.
@@ -181,6 +180,20 @@ fn router(config: &LabConfig, number: usize) -> Brain {
 }
 
 impl Simulation<'_> {
+    fn into_outcome(mut self) -> RunOutcome {
+        self.outcome.decision_time = self.decision_time;
+        self.outcome.traffic = self.network.traffic;
+        self.outcome.workers = self.workers.iter().map(SimWorker::totals).collect();
+        let decides = self.config.decider == Decider::Brain;
+        for (number, totals) in self.outcome.workers.iter_mut().enumerate().filter(|_| decides) {
+            totals.limits = self.routers[0].limits(WorkerId(number as u32));
+        }
+        let end = self.outcome.answers.iter().map(|it| it.metrics.at + it.metrics.total).max();
+        self.outcome.scaled =
+            self.config.autoscale.map(|it| self.scaling.totals(end.unwrap_or_default(), it.profile));
+        self.outcome
+    }
+
     fn schedule(&mut self, at: Instant, event: SimEvent) {
         self.serial += 1;
         self.queue.push(Reverse((at, self.serial, event)));
@@ -194,7 +207,7 @@ impl Simulation<'_> {
         }
         let mut at = now + every;
         let next = self.prepared.requests.get(self.prepared.requests.len() - self.not_arrived);
-        if let Some(next) = next.filter(|_| self.pending.is_empty() && self.config.script.is_empty())
+        if let Some(next) = next.filter(|_| self.pending.is_empty() && self.config.is_fleet_fixed())
             && next.at.since(now) > SILENCE
         {
             at = at.max(Instant::from_nanos(next.at.as_nanos() - WAKE.as_nanos() as u64));
@@ -235,6 +248,8 @@ impl Simulation<'_> {
             SimEvent::Tick => self.tick(now),
             SimEvent::Sample => self.sample(now),
             SimEvent::Action(number) => self.run_action(now, number),
+            SimEvent::Scale => self.scale(now),
+            SimEvent::Started { ordered } => self.started(now, ordered),
             SimEvent::Flush { router } => self.flush(now, router),
             SimEvent::Heartbeat { router } => self.heartbeat(now, router),
             SimEvent::FrameArrival { router, frame } => self.receive_frame(now, router, frame),
@@ -271,6 +286,7 @@ impl Simulation<'_> {
         let chunks = self.config.chunks;
         self.workers.push(SimWorker::new(profile, (role, link), (self.has_events(), chunks.engines)));
         self.join_store(number);
+        self.scaling.joined(now);
         let worker = WorkerId(number as u32);
         let url = format!("http://sim:{number}");
         let cards = [Card { name: MODEL, parent: None }];

@@ -179,6 +179,16 @@ pub struct ReportRow {
     /// How often clients retried after a refusal.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub returns: Option<u64>,
+    /// Of a fleet that grows and shrinks: requests without a first token in time, hours of workers from their order on,
+    /// the most workers at once, and how often their number changed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub missed: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub worker_hours: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub workers_max: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub scale_changes: Option<u64>,
     /// Bytes between routers per request.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub told_bytes: Option<f64>,

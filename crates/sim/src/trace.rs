@@ -17,6 +17,7 @@
 //! A recorded one has what was observed: `"ttft_ms":812.1,"e2e_ms":2034.9,"cached_length":512`.
 //! Gzip files are read as well.
 
+pub mod curve;
 mod reuse;
 mod row;
 

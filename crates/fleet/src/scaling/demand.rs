@@ -21,6 +21,8 @@ const LEVEL: usize = 6;
 const NEWEST: usize = 2;
 /// The buckets that a trend is fitted to: a minute shows a steep rise soon, two show a slow one.
 const TRENDS: [usize; 2] = [6, 12];
+/// The least part of a measured step that is the step's own.
+const STEP_PART_MIN: f64 = 0.1;
 /// How many standard errors count as chance.
 const CHANCE: f64 = 2.0;
 
@@ -122,17 +124,22 @@ impl Demand {
         self.last
     }
 
-    /// What arrives now, and `lead` ahead.
-    pub fn now(&mut self, now: Instant, lead: Duration, costs: TokenCosts) -> DemandNow {
+    /// What arrives now, and `lead` ahead, by the costs that were measured at so many workers.
+    pub fn now(&mut self, now: Instant, lead: Duration, measured: (TokenCosts, f64)) -> DemandNow {
         self.advance(now);
         let Some(first) = self.first else { return DemandNow::default() };
         let all = self.sum(BUCKETS);
         let is_placed = all.placed > 0.0 && all.placed_prompt > 0.0;
         // Before any request was placed, nothing is known to be cached.
         let uncached = if is_placed { all.prefill / all.placed_prompt } else { 1.0 };
+        let (costs, workers) = measured;
         let prefill_token_s = costs.prefill_s * uncached;
-        let work = |it: &Bucket| it.prompt * prefill_token_s + it.answer * costs.answer_s;
         let (level, seconds) = (self.sum(LEVEL), self.span(now, first, LEVEL));
+        // Prompts that are computed between the steps of an answer lengthen its steps as they were measured. On eight
+        // workers that computed prompts for half of their time, a step seemed to cost four times what it does.
+        let prefilling = level.prompt * prefill_token_s / seconds / workers.max(f64::MIN_POSITIVE);
+        let answer_s = costs.answer_s * (1.0 - prefilling).clamp(STEP_PART_MIN, 1.0);
+        let work = |it: &Bucket| it.prompt * prefill_token_s + it.answer * answer_s;
         let load = self.raised(now, first, work(&level) / seconds, &work);
         let ahead = load.max(self.forecast(now, first, lead, &work));
         let squares = if is_placed { all.prefill_squared / all.placed } else { mean_square(&all) };

@@ -16,6 +16,9 @@ const IDLE_POOL: PoolLoad = PoolLoad {
     kv_tokens_each: Some(900_000.0),
 };
 
+/// So many workers that prompts do not lengthen the steps of answers.
+const LARGE_POOL: PoolLoad = PoolLoad { workers: 1_000, ..IDLE_POOL };
+
 /// Seconds of traffic, and how many requests come in each.
 struct Traffic {
     scaler: Scaler,
@@ -55,7 +58,7 @@ impl Traffic {
 fn steady_work_gets_as_many_workers_as_it_keeps_busy() {
     // A request is 0.17 s of work.
     for (rate, at_least, at_most) in [(1, 1, 1), (5, 2, 2), (10, 3, 4), (40, 9, 11), (100, 21, 25)] {
-        let desired = Traffic::new().run(300, |_| rate).desired(IDLE_POOL, ScalingSettings::default());
+        let desired = Traffic::new().run(300, |_| rate).desired(LARGE_POOL, ScalingSettings::default());
         assert!((at_least..=at_most).contains(&desired.workers), "{rate} a second: {desired:?}");
         assert!((desired.load - rate as f64 * 0.17).abs() < 0.02 * rate as f64, "{desired:?}");
     }
@@ -64,7 +67,7 @@ fn steady_work_gets_as_many_workers_as_it_keeps_busy() {
 #[test]
 fn the_first_minute_counts_once() {
     for seconds in [5, 15, 25, 45, 65, 125] {
-        let desired = Traffic::new().run(seconds, |_| 10).desired(IDLE_POOL, ScalingSettings::default());
+        let desired = Traffic::new().run(seconds, |_| 10).desired(LARGE_POOL, ScalingSettings::default());
         // A second of traffic is 1.7 s of work; ten seconds are the least that it is spread over.
         let expected = 1.7 * seconds.min(10) as f64 / 10.0;
         assert!((desired.load - expected).abs() < 0.2, "{seconds} s: {desired:?}");
@@ -94,10 +97,21 @@ fn noise_is_no_trend() {
     for step in 0..200 {
         // A rate of ten a second that varies by a third from bucket to bucket.
         traffic.run(10, |_| [7, 13, 9, 12, 8, 11][step % 6]);
-        let desired = traffic.desired(IDLE_POOL, ScalingSettings::default());
+        let desired = traffic.desired(LARGE_POOL, ScalingSettings::default());
         most = most.max(if step > 12 { desired.load_ahead } else { 0.0 });
     }
     assert!((1.6..2.2).contains(&most), "{most}");
+}
+
+#[test]
+fn prompts_that_lengthen_the_steps_of_answers_are_not_counted_twice() {
+    // Ten requests a second: 1.5 s of prompts; answers of 200 tokens, 0.2 s as measured.
+    let load = |workers: u32| {
+        let pool = PoolLoad { workers, ..IDLE_POOL };
+        Traffic::new().run(300, |_| 10).desired(pool, ScalingSettings::default()).load
+    };
+    assert!((load(1_000) - 1.7).abs() < 0.04 && (load(3) - 1.6).abs() < 0.04, "{} {}", load(1_000), load(3));
+    assert!((load(1) - 1.52).abs() < 0.04, "{}", load(1));
 }
 
 #[test]

@@ -8,7 +8,7 @@ use maitre_sim::profile::Profile;
 use maitre_sim::report::ReportRow;
 
 use super::dials::Setting;
-use crate::study::{StrategyChoice, Study};
+use crate::study::{PlayedRules, StrategyChoice, Study};
 use crate::{Task, play_tasks};
 
 /// One run: what to play.
@@ -72,8 +72,11 @@ impl Player<'_> {
         let prepared = self.grounds[trial.traffic].prepared;
         Task {
             study,
-            choice: StrategyChoice::Strategy(trial.name),
-            split: study.config.settings.brain.split,
+            rules: PlayedRules {
+                choice: StrategyChoice::Strategy(trial.name),
+                split: study.config.settings.brain.split,
+                autoscale: None,
+            },
             name: trial.name.to_string(),
             prepared,
             speed: self.speed,

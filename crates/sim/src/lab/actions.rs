@@ -34,6 +34,9 @@ impl Simulation<'_> {
                 }
             }
         }
+        if self.config.autoscale.is_some() {
+            self.retire_drained(now);
+        }
         self.schedule_next(now, self.config.scrape_every, SimEvent::Scrape);
     }
 

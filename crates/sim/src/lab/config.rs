@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use maitre_base::{ChunkReuse, Instant, Role};
 
+use super::autoscale::Autoscale;
 use super::script::Script;
 use crate::link::LinkModel;
 use crate::profile::Profile;
@@ -35,6 +36,8 @@ pub struct LabConfig {
     pub sync: Option<Sync>,
     pub limits: AnswerLimits,
     pub script: Script,
+    /// `None`: the fleet changes by the script alone.
+    pub autoscale: Option<Autoscale>,
     /// `None`: requests arrive at the trace's times.
     pub closed_loop: Option<ClosedLoop>,
     /// How often a client retries after `Retry-After`.
@@ -62,9 +65,17 @@ impl LabConfig {
             sync: None,
             limits: AnswerLimits::Unstated,
             script: Script::default(),
+            autoscale: None,
             closed_loop: None,
             retries_max: 0,
         }
+    }
+}
+
+impl LabConfig {
+    /// Whether workers neither join nor leave.
+    pub(super) fn is_fleet_fixed(&self) -> bool {
+        self.script.is_empty() && self.autoscale.is_none()
     }
 }
 

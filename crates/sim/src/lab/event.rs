@@ -1,5 +1,7 @@
 //! What happens in a run, at which instant is kept by the queue of the simulation.
 
+use maitre_base::Instant;
+
 use crate::engine::transfer::HoldId;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -64,6 +66,12 @@ pub(super) enum SimEvent {
     Tick,
     Sample,
     Action(usize),
+    /// The autoscaler looks.
+    Scale,
+    /// A worker that the autoscaler ordered is ready.
+    Started {
+        ordered: Instant,
+    },
     /// A router publishes its changes to its peers.
     Flush {
         router: usize,

@@ -6,6 +6,7 @@ use maitre_base::{Instant, WorkerId};
 
 use maitre_queue::WorkerLimits;
 
+use super::autoscale::ScaleTotals;
 use super::pulls::ArrivedKv;
 use super::sync::SyncTraffic;
 use crate::report::{AnswerMetrics, LossCause, LostRequest, ReportRow, Targets, mean, quantile};
@@ -62,6 +63,8 @@ pub struct RunOutcome {
     pub has_pulls: bool,
     pub has_store: bool,
     pub samples: Vec<LoadSample>,
+    /// What the fleet took, if it grew and shrank.
+    pub scaled: Option<ScaleTotals>,
     /// Traffic between routers.
     pub traffic: SyncTraffic,
     /// How long the router took to decide, if it was measured.
@@ -86,6 +89,10 @@ impl RunOutcome {
             loaded_tokens: loaded.map(|it| it.0),
             loaded_requests: loaded.map(|it| it.1),
             returns: (self.returns > 0).then_some(self.returns),
+            missed: self.scaled.map(|it| self.missed(&it, targets)),
+            worker_hours: self.scaled.map(|it| (it.worker_hours * 1e3).round() / 1e3),
+            workers_max: self.scaled.map(|it| u64::from(it.workers_max)),
+            scale_changes: self.scaled.map(|it| it.changes),
             told_bytes: self.told_bytes(),
             limit_prefill_tokens: self.mean_limit(|it| it.prefill_tokens as f64),
             limit_requests: self.mean_limit(|it| f64::from(it.sequences)),
@@ -96,6 +103,15 @@ impl RunOutcome {
             forecast_error_mean_ratio: errors.map(|it| it.1),
             ..ReportRow::of(strategy, &self.metrics(), &self.lost, targets)
         }
+    }
+
+    /// Requests whose first token came after their deadline, or never. Without a deadline it is due after the target, or
+    /// after twice the time that an idle worker takes for the prompt, if that is later.
+    fn missed(&self, scaled: &ScaleTotals, targets: &Targets) -> u64 {
+        let usual = |it: &AnswerMetrics| targets.first_token.max(scaled.alone(it.prompt_tokens) * 2);
+        let due = |it: &AnswerMetrics| it.label.deadline.unwrap_or_else(|| usual(it));
+        let late = self.answers.iter().filter(|it| it.metrics.first_token > due(&it.metrics)).count();
+        (late + self.lost.len()) as u64
     }
 
     /// How many tokens arrived, and for how many requests.
