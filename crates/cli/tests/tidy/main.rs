@@ -3,12 +3,13 @@
 //! Each test walks the tree, collects every violation and prints them all, one per line. Words that would
 //! themselves be a violation here are written in two halves.
 //!
-//! `modules` finds cycles, `names` finds type names with too many meanings, `words` finds private language.
+//! `licences` looks at dependencies, `modules` finds cycles, `names` finds type names with too many meanings, `words` finds private language.
 //!
 //! Not included: what clippy and rustfmt already check, and the configuration's documentation, which
 //! `tests/docs.rs` of config compares with the table it is generated from.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on has failed")]
 
+mod licences;
 mod modules;
 mod names;
 mod words;
