@@ -81,7 +81,8 @@ view! {
         url: Option<Text>,
         /// Prompt tokens whose KV cache the chosen worker fetches.
         fetched_tokens: u64,
-        price_here_ms: f64,
+        /// Null if the chosen worker cannot answer alone.
+        price_here_ms: Option<f64>,
         price_elsewhere_ms: f64,
     }
 

@@ -97,9 +97,13 @@ fn sentences(decision: &DecisionDetail) -> Vec<String> {
 /// The worker that prefills for the chosen one.
 fn prefill(it: &PrefillView) -> String {
     let place = it.url.as_deref().map_or_else(|| format!("worker {}", it.worker), str::to_owned);
-    let [here, elsewhere] = [it.price_here_ms, it.price_elsewhere_ms].map(millis);
+    let elsewhere = millis(it.price_elsewhere_ms);
+    let here = match it.price_here_ms {
+        Some(here) => format!("without it {}", millis(here)),
+        None => "and the worker cannot answer alone".to_owned(),
+    };
     format!(
-        "prefilled by {place}, and {} tokens fetched from there: costs {elsewhere}, without it {here}",
+        "prefilled by {place}, and {} tokens fetched from there: costs {elsewhere}, {here}",
         it.fetched_tokens
     )
 }
@@ -333,6 +337,14 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+
+    #[test]
+    fn a_worker_that_cannot_answer_alone_has_no_price_of_its_own() {
+        let text =
+            r#"{"worker":1,"url":null,"fetched_tokens":9,"price_here_ms":null,"price_elsewhere_ms":2.0}"#;
+        let sentence = prefill(&serde_json::from_str(text).unwrap());
+        assert!(sentence.ends_with(", and the worker cannot answer alone"), "{sentence}");
+    }
 
     const ASKED: &str = r#"{
         "number": null, "id": null, "at_ms": 1763215000123, "model": "m\u001b[2J", "strategy": "least-delay",

@@ -199,7 +199,7 @@ pub(super) fn detail(router: &RouterState, decision: &Decision) -> DecisionDetai
             worker: it.worker.0,
             url: worker_url(&router.brain, it.worker, it.key).map(Into::into),
             fetched_tokens: it.fetches.0,
-            price_here_ms: millis(it.here),
+            price_here_ms: Some(it.here).filter(|it| it.is_finite()).map(millis),
             price_elsewhere_ms: millis(it.elsewhere),
         }),
         fetch: decision.chosen().and_then(|it| fetch(router, it.candidate.fetch)),

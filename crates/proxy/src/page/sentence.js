@@ -91,7 +91,8 @@ export function shadow(it, decision) {
 /** The worker that prefills for the chosen one. */
 export function prefill({ worker, url, fetched_tokens: fetched, price_here_ms: here, price_elsewhere_ms: elsewhere }) {
   return `Prefilled by ${url ?? `worker ${worker}`}; the KV cache of ${format.count(fetched)} tokens is fetched from there. `
-    + `That costs ${format.ms(elsewhere)}; prefilled where it is answered, ${format.ms(here)}.`;
+    + `That costs ${format.ms(elsewhere)}; `
+    + (here == null ? "the worker cannot answer alone." : `prefilled where it is answered, ${format.ms(here)}.`);
 }
 
 /** What the chosen worker fetches, and from where. */
