@@ -12,7 +12,7 @@ use maitre_replay as replay;
 use maitre_replay::tune;
 
 use crate::{
-    bench, check, compat, completions, demo, engine, explain, generate, key, man, picker, serve, top,
+    bench, check, compat, completions, demo, drain, engine, explain, generate, key, man, picker, serve, top,
 };
 
 /// The help of the whole program fits two screens of 24 lines.
@@ -63,6 +63,7 @@ static GROUPS: &[Group] = &[
             row(check::command, check::run),
             row(top::command, top::run),
             row(explain::command, explain::run),
+            row(drain::command, drain::run),
             row(doctor::command, doctor::run),
             row(demo::command, demo::run),
         ],

@@ -7,6 +7,7 @@ pub mod compat;
 pub mod completions;
 pub mod demo;
 pub mod discovery;
+pub mod drain;
 pub mod engine;
 pub mod explain;
 pub mod generate;

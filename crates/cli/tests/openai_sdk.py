@@ -9,7 +9,7 @@ import unittest
 
 import openai
 
-from processes import MODEL, PATIENCE_S, Setup, main
+from processes import MODEL, PATIENCE_S, Setup, ask, main
 
 QUESTION = [{"role": "user", "content": "Is there a table for two?"}]
 
@@ -42,6 +42,49 @@ def chat(**options):
 class Case(unittest.TestCase):
     def tearDown(self):
         setup.until_nothing_is_open()
+
+
+class Continued(unittest.TestCase):
+    """A stream whose engine breaks in the middle: the client notices nothing."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.setup = Setup("--continue", "on", engines=3)
+        cls.client = openai.OpenAI(base_url=cls.setup.url + "/v1", api_key="none", max_retries=0, timeout=PATIENCE_S)
+        cls.addClassCleanup(cls.client.close)
+
+    def answer(self, **options):
+        stream = self.client.chat.completions.create(
+            model=MODEL, messages=QUESTION, stream=True, max_tokens=40, stream_options={"include_usage": True},
+            extra_body={"ignore_eos": True}, **options)
+        chunks = list(stream)
+        self.assertEqual(len({(it.id, it.created, it.model) for it in chunks}), 1)
+        roles = [it.choices[0].delta.role for it in chunks if it.choices and it.choices[0].delta.role]
+        finishes = [it.choices[0].finish_reason for it in chunks if it.choices and it.choices[0].finish_reason]
+        text = "".join(it.choices[0].delta.content or "" for it in chunks if it.choices)
+        return text, roles, finishes, chunks[-1].usage.completion_tokens, chunks[-1].usage.prompt_tokens
+
+    def test_a_broken_stream_is_the_unbroken_one(self):
+        whole = self.answer()
+        self.assertEqual((whole[1], whole[2], whole[3]), (["assistant"], ["length"], 40))
+        for bytes in (900, 2500, 5000, 7777):
+            for url in self.setup.engines:
+                ask("POST", url + "/sim/fault", {"kind": "close_after_bytes", "bytes": bytes, "times": 1})
+            for _ in self.setup.engines:
+                self.assertEqual(self.answer(), whole)
+        self.setup.until_metric('maitre_continuations_total', lambda values: sum(values) >= 8)
+        self.setup.until_nothing_is_open()
+
+    def test_a_stop_string_across_a_break_ends_it(self):
+        text = self.answer()[0]
+        stop = text[61:66]
+        whole = self.answer(stop=[stop])
+        self.assertEqual((whole[0], whole[2]), (text[:61], ["stop"]))
+        for url in self.setup.engines:
+            ask("POST", url + "/sim/fault", {"kind": "close_after_bytes", "bytes": 4000, "times": 1})
+        for _ in self.setup.engines:
+            self.assertEqual(self.answer(stop=[stop]), whole)
+        self.setup.until_nothing_is_open()
 
 
 class Chat(Case):

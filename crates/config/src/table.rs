@@ -20,9 +20,9 @@ use crate::knob::{Knob, Section, knob};
 use crate::queue::class::{CLASS_LIST, CLASS_NAME};
 use crate::queue::tenant::TENANT_LIST;
 use crate::types::{
-    BROKEN_STREAMS, FILE, FOLDER_BY_MODEL, FREE_TEXT, HEADER, KUBERNETES_API, LOG_FORMAT, LOG_LEVEL, ORIGIN,
-    PATH_PATTERN, PRIORITY_ORDER, SOCKET, SPLIT_RULE, STRATEGY, STRATEGY_BY_MODEL, TENANT_BY, URL_PATH,
-    URL_PATTERN, WORKER_LIST, WORKER_SOURCE,
+    BROKEN_STREAMS, FILE, FOLDER_BY_MODEL, FREE_TEXT, HEADER, KUBERNETES_API, LOG_FORMAT, LOG_LEVEL, ON_OFF,
+    ORIGIN, PATH_PATTERN, PRIORITY_ORDER, SOCKET, SPLIT_RULE, STRATEGY, STRATEGY_BY_MODEL, TENANT_BY,
+    URL_PATH, URL_PATTERN, WORKER_LIST, WORKER_SOURCE,
 };
 use cluster::CLUSTER;
 use scaling::SCALING;
@@ -145,6 +145,18 @@ static MAIN: &[Knob] = &[
         "Let another worker go on with a stream whose worker fails in the middle: on or off. A class may say otherwise.",
     )
     .common(),
+    knob(
+        "hedge",
+        &At(|it| &mut it.settings.brain.hedges.are_on, ON_OFF),
+        "Send a stream's request to a second worker when its first token is overdue and its deadline near, and take the answer \
+         that comes first: on or off. A class may say otherwise.",
+    )
+    .common(),
+    knob(
+        "hedge_share",
+        &At(|it| &mut it.settings.brain.hedges.share, Ratio(0.0..=1.0)),
+        "What second attempts may cost, as a share of the prefill work of all requests.",
+    ),
     knob(
         "strategies",
         &At(|it| &mut it.settings.brain.strategies, STRATEGY_BY_MODEL),
@@ -307,9 +319,9 @@ static QUEUE: &[Knob] = &[
         "classes",
         &At(|it| &mut it.settings.brain.queue.classes, CLASS_LIST),
         "Classes of requests, highest priority first. Options after the name: \
-         ?requests=COUNT&tokens=COUNT&deadline=DURATION&reserve=NUMBER&continue=on|off limits the requests \
+         ?requests=COUNT&tokens=COUNT&deadline=DURATION&reserve=NUMBER&continue=on|off&hedge=on|off limits the requests \
          and tokens in the queue and the time there (deadline=none for no limit), reserves a share of the \
-         fleet from lower classes, and says whether streams go on at another worker.",
+         fleet from lower classes, and says whether streams go on at another worker and whether requests are hedged.",
     ),
     knob(
         "queue.standard",

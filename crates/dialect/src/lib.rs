@@ -17,6 +17,7 @@ pub mod kv;
 pub mod legs;
 pub mod models;
 pub mod openai;
+pub mod response_id;
 pub mod route;
 pub mod sse;
 pub mod usage;

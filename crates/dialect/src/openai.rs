@@ -47,6 +47,8 @@ pub struct Request<'a> {
     pub user: Option<Cow<'a, str>>,
     /// What connects the turns of a conversation: `session_id`, else `prompt_cache_key`, else `conversation`.
     pub session: Option<Cow<'a, str>>,
+    /// The conversation that this request is part of, where the engine keeps it.
+    pub conversation: Option<Cow<'a, str>>,
     /// The answer that this request continues. Only the worker that gave it knows it.
     pub previous_response_id: Option<Cow<'a, str>>,
     /// `lora_path`, else `lora_name`. vLLM's adapters are named by `model` instead.

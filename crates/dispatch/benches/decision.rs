@@ -296,6 +296,7 @@ fn arrival(request: RequestId, prompt: &PromptChain) -> Arrival<'_> {
         deadline: None,
         prompt: Some(prompt),
         may_split: false,
+        state: None,
         only: None,
     }
 }

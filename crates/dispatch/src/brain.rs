@@ -7,6 +7,7 @@
 use std::sync::Arc;
 
 use maitre_base::hash::NumberMap;
+use maitre_base::recent::Recent;
 use maitre_base::{ClassId, Instant, KvEvent, RequestId, TenantId, WorkerId};
 use maitre_fleet::{Evidence, Fleet, HealthState};
 use maitre_queue::wait_queue::Waiting;
@@ -43,7 +44,9 @@ mod plan;
 mod pull;
 mod queue;
 pub mod reconfigure;
+mod second;
 mod split;
+mod state_owners;
 mod worker_ids;
 
 pub use plan::{PromptReader, ReadPlan};
@@ -67,6 +70,8 @@ struct Parts {
     cache: Cache,
     /// Greatest common divisor of the block sizes of a model's workers, by the model's number.
     block_grains: NumberMap<u32>,
+    /// The key of the worker that holds the state of a response, by the hash of its id.
+    owners: Recent<u64>,
     scheduler: Scheduler,
     placer: Placer,
     observer: Observer,
@@ -90,6 +95,7 @@ impl Brain {
                 fleet: Fleet::new(settings.health),
                 cache: Cache::new(settings.index),
                 block_grains: NumberMap::default(),
+                owners: Recent::new(state_owners::OWNERS_MAX),
                 scheduler: Scheduler::new(settings.budget),
                 placer: Placer::new(strategies, settings.needs(), settings.seed),
                 observer: Observer::new(settings.watch(), settings.shares, settings.seed),
@@ -266,6 +272,7 @@ impl Brain {
             }
             Event::FirstToken { request, worker } => self.first_token(now, request, worker, effects),
             Event::ResponseBegun { request } => self.response_begun(request),
+            Event::StateHeld { state, worker } => self.parts.state_held(state, worker),
             Event::Streamed { request, pieces } => self.streamed(now, request, pieces),
             Event::Finished { request, counted, pieces } => self.finished(now, request, counted, pieces),
             Event::Declined { request } => self.ended(now, request, AttemptOutcome::Declined, effects),
@@ -273,6 +280,13 @@ impl Brain {
                 self.interrupted(now, (request, worker), delivered, effects);
             }
             Event::Moved { request, worker } => self.moved(now, request, worker, effects),
+            Event::Second { request, number, cause } => self.second(now, (request, number), cause, effects),
+            Event::Outpaced { request, by } => {
+                self.superseded(now, (request, by), AttemptOutcome::Outpaced);
+            }
+            Event::HandedOver { request, by } => {
+                self.superseded(now, (request, by), AttemptOutcome::HandedOver);
+            }
             Event::BrokeOff { request } => self.ended(now, request, AttemptOutcome::BrokeOff, effects),
             Event::Left { request } => self.ended(now, request, AttemptOutcome::Left, effects),
             Event::Peers(update) => self.parts.apply_peer_update(now, update, effects),
@@ -290,6 +304,8 @@ impl Brain {
             | Event::Declined { request }
             | Event::Interrupted { request, .. }
             | Event::Moved { request, .. }
+            | Event::Outpaced { request, .. }
+            | Event::HandedOver { request, .. }
             | Event::BrokeOff { request }
             | Event::Left { request } => at(request),
             Event::LoadReported { worker, .. }
@@ -310,6 +326,8 @@ impl Brain {
             | Event::WorkerStore { .. }
             | Event::WorkerReusesChunks { .. }
             | Event::ResponseBegun { .. }
+            | Event::StateHeld { .. }
+            | Event::Second { .. }
             | Event::Streamed { .. }
             | Event::CacheChanged { .. }
             | Event::ReportsLost { .. }

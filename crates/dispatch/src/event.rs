@@ -118,6 +118,12 @@ pub enum Event<'a> {
     ResponseBegun {
         request: RequestId,
     },
+    /// A response begins that later requests may continue: this worker holds its state, under the hash of its id or of its
+    /// conversation.
+    StateHeld {
+        state: u64,
+        worker: WorkerId,
+    },
     /// So many pieces of the response have come. Sent for the few pieces that `reports_progress` selects.
     Streamed {
         request: RequestId,
@@ -146,6 +152,23 @@ pub enum Event<'a> {
         request: RequestId,
         worker: WorkerId,
     },
+    /// A second attempt of a placed request, under a number that no request has. It is placed at another worker that has
+    /// room now, or nothing happens.
+    Second {
+        request: RequestId,
+        number: RequestId,
+        cause: SecondCause,
+    },
+    /// The other attempt of the request has answered first: this one is cancelled.
+    Outpaced {
+        request: RequestId,
+        by: RequestId,
+    },
+    /// The other attempt goes on with the response, which this one's worker has handed over.
+    HandedOver {
+        request: RequestId,
+        by: RequestId,
+    },
     /// The worker failed in the middle of its response.
     BrokeOff {
         request: RequestId,
@@ -163,6 +186,15 @@ pub enum Event<'a> {
 /// pieces say little about a pace; more events would cost time and teach nothing.
 pub const fn reports_progress(pieces: u32) -> bool {
     pieces >= 32 && pieces.is_power_of_two()
+}
+
+/// Why a request gets a second attempt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SecondCause {
+    /// Its first token is overdue, and its deadline near.
+    Hedge,
+    /// Its worker is drained, and the client has this many tokens of the response.
+    HandOver { delivered: Tokens },
 }
 
 /// How a response comes.
@@ -193,6 +225,8 @@ pub struct Arrival<'a> {
     pub prompt: Option<&'a PromptChain>,
     /// Whether its KV cache may come from another worker, which prefills it or holds it.
     pub may_split: bool,
+    /// The state that it continues, by the hash of its id: only the worker that holds it can answer.
+    pub state: Option<u64>,
     /// The workers that may take it; none: all.
     pub only: Option<&'a [WorkerId]>,
 }
@@ -333,6 +367,8 @@ pub struct Placement {
     pub waited: Duration,
     /// When the first token is due, or the attempt is `Late`; none for responses in one piece.
     pub deadline: Option<Instant>,
+    /// When to ask for a second attempt, if no byte of the response has come; none for never.
+    pub hedge_at: Option<Instant>,
 }
 
 /// A worker to pull KV cache from.
@@ -353,6 +389,8 @@ pub enum Refusal {
     ModelRequired,
     /// No healthy worker can take it now.
     NoWorker,
+    /// The worker that holds the state which it continues is gone.
+    StateLost,
     /// The queue of this class is full.
     QueueFull { retry_after: Duration },
     /// Its tenant has reached this limit.

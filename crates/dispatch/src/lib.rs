@@ -22,5 +22,7 @@ pub mod settings;
 
 pub use brain::{Brain, PromptReader, ReadPlan, Scratch};
 pub use cache::{BLOCK_WORDS, CacheIndex, Found, PromptChain};
-pub use event::{Arrival, Effect, Event, Failure, Form, Placement, PullFrom, Refusal, reports_progress};
-pub use settings::BrainSettings;
+pub use event::{
+    Arrival, Effect, Event, Failure, Form, Placement, PullFrom, Refusal, SecondCause, reports_progress,
+};
+pub use settings::{BrainSettings, HedgeSettings};

@@ -55,10 +55,20 @@ pub(crate) struct PendingRequest {
     pub(crate) recalled: Vec<WorkerId>,
     /// Its client has the head of a response, though no token yet: it can no longer be recalled.
     pub(crate) has_response: bool,
+    pub(crate) order: AttemptOrder,
     pub(crate) spending: Spending,
     /// When a gateway said that it had sent the request to another worker. How long that one has had it is not known, so
     /// its first token teaches nothing.
     pub(crate) moved: Option<Instant>,
+}
+
+/// Which of two attempts of one request this is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum AttemptOrder {
+    /// The first, and mostly the only one.
+    First,
+    /// Another was under way when this one began.
+    Second,
 }
 
 #[derive(Clone, Debug)]

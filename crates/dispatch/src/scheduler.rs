@@ -6,6 +6,7 @@
 
 mod continuation_budget;
 pub(crate) mod dry_run;
+pub(crate) mod hedge_budget;
 pub(crate) mod pool;
 pub(crate) mod recall;
 pub mod retry_budget;
@@ -27,6 +28,7 @@ use crate::request::{self, Attempt, PendingRequest, PoolId, RequestState};
 use crate::reservations::{Reservation, Reservations};
 use continuation_budget::ContinuationBudget;
 use dry_run::DryRun;
+use hedge_budget::HedgeBudget;
 use pool::{Flow, NotQueued, Pool};
 use retry_budget::{RetryBudget, RetryIncome};
 
@@ -96,6 +98,7 @@ pub(crate) struct Scheduler {
     pub(crate) allowances: Allowances,
     pub(crate) retry_budget: RetryBudget,
     continuation_budget: ContinuationBudget,
+    pub(crate) hedge_budget: HedgeBudget,
     routers: RouterCount,
 }
 
@@ -111,6 +114,7 @@ impl Scheduler {
             allowances: Allowances::new(),
             retry_budget: RetryBudget::new(income),
             continuation_budget: ContinuationBudget::default(),
+            hedge_budget: HedgeBudget::default(),
             routers: RouterCount::default(),
         }
     }

@@ -24,6 +24,7 @@ pub struct BrainSettings {
     pub budget: RetryIncome,
     /// Retries of a request that a worker has seen. With one, a request that crashes its worker crashes two at most.
     pub failovers_max: u32,
+    pub hedges: HedgeSettings,
     pub split: SplitRule,
     /// How much later than expected the first token of a request that pulls KV cache may come: see `PULL_PATIENCE`.
     pub pull_patience: Duration,
@@ -44,6 +45,21 @@ pub struct BrainSettings {
     pub seed: u64,
 }
 
+/// Second attempts of requests whose first token is overdue.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct HedgeSettings {
+    /// Where the class does not say otherwise.
+    pub are_on: bool,
+    /// What they may cost, as a share of the prefill work of all requests.
+    pub share: f64,
+}
+
+impl Default for HedgeSettings {
+    fn default() -> HedgeSettings {
+        HedgeSettings { are_on: false, share: 0.05 }
+    }
+}
+
 /// How long the id of a worker that has left is not reused. Events may still name it: the result of a probe or a scrape,
 /// KV events that were being applied, a task that has not noticed. Those take milliseconds; chosen far above that, for a
 /// machine that stalls or swaps, and for a person who has just read the id. It costs the ids of one minute's leavers.
@@ -62,6 +78,7 @@ impl Default for BrainSettings {
             health: health::HealthSettings::default(),
             budget: RetryIncome::default(),
             failovers_max: 1,
+            hedges: HedgeSettings::default(),
             split: SplitRule::Price,
             pull_patience: PULL_PATIENCE,
             index: index::IndexSettings::default(),

@@ -389,6 +389,13 @@ impl Fleet {
         }
     }
 
+    /// A request has left the worker because another one answered first. It had waited here since then.
+    pub fn outpaced(&mut self, now: Instant, worker: WorkerId, since: Instant) {
+        if let Some(it) = self.worker_mut(worker) {
+            it.is_overdue(now, since);
+        }
+    }
+
     pub fn release(&mut self, worker: WorkerId, promise: Promise) {
         if let Some(it) = self.worker_mut(worker) {
             it.promised.release(promise);
@@ -529,7 +536,8 @@ impl Fleet {
                 0 => worker.rates.faded(now, &self.rates),
                 _ => None,
             },
-            wait_seconds: backlog.wait_seconds(now, worker.rates.prefill.slope),
+            wait_seconds: backlog.wait_seconds(now, worker.rates.prefill.slope)
+                + worker.silence(now).as_secs_f64(),
             room: capacity
                 .map(|capacity| KvRoom { capacity, pinned: worker.pinned(now, capacity, &promised) }),
             idle: now.since(worker.began),

@@ -1,6 +1,7 @@
 //! One worker: its identity, its models and its state.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use maitre_base::{EngineLoad, Handoff, Instant, Knee, PromisedWork, Role, Tokens, WorkerId, hash};
 
@@ -50,6 +51,8 @@ pub struct Worker {
     pub promised_by_others: Backlog,
     /// When an answer last began there.
     pub began: Instant,
+    /// Since when it owes a first token, though the request has left, and until when it is expected to owe it.
+    overdue: Option<(Instant, Instant)>,
     /// All tokens ever prefilled there, for this router and, as far as they report, for others.
     pub prefilled: Tokens,
     /// KV caches that other workers prefill or hold for it.
@@ -87,6 +90,7 @@ impl Worker {
             promised: Backlog::default(),
             promised_by_others: Backlog::default(),
             began: Instant::ZERO,
+            overdue: None,
             prefilled: Tokens::ZERO,
             fetches: Fetches::default(),
             report: None,
@@ -140,6 +144,25 @@ impl Worker {
     /// other is left.
     pub fn is_ready(&self) -> bool {
         !self.draining && matches!(self.health.state(), HealthState::Ready | HealthState::Warming { .. })
+    }
+
+    /// A request has left that waited for its first token since then, because another worker answered. The worker has
+    /// shown nothing since, and its promise is gone: without this it would look idle. A worker that was silent for so long
+    /// is expected to be silent as long again.
+    pub(crate) fn is_overdue(&mut self, now: Instant, since: Instant) {
+        if self.began > since {
+            return;
+        }
+        let since = self.overdue.map_or(since, |it| if self.began > it.0 { since } else { it.0.min(since) });
+        self.overdue = Some((since, now + now.since(since)));
+    }
+
+    /// How much longer it is expected to be silent.
+    pub(crate) fn silence(&self, now: Instant) -> Duration {
+        match self.overdue {
+            Some((since, until)) if self.began <= since => until.since(now),
+            _ => Duration::ZERO,
+        }
     }
 
     /// Whether no router has promised it anything.

@@ -98,6 +98,8 @@ impl Locked {
             Event::Finished { request, .. }
             | Event::Declined { request }
             | Event::BrokeOff { request }
+            | Event::Outpaced { request, .. }
+            | Event::HandedOver { request, .. }
             | Event::Left { request } => self.waiters.forget(request),
             // Recalled while its first byte arrived: too late, the client has it.
             Event::FirstToken { request, .. } if self.waiters.recalls() > 0 => self.waiters.forget(request),
@@ -513,6 +515,7 @@ fn asks(event: &Event<'_>) -> Option<RequestId> {
         Event::Failed { request, .. } | Event::Interrupted { request, .. } | Event::Moved { request, .. } => {
             Some(*request)
         }
+        Event::Second { number, .. } => Some(*number),
         _ => None,
     }
 }

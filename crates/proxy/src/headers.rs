@@ -19,6 +19,7 @@ pub(crate) const CACHED_TOKENS: HeaderName = HeaderName::from_static("x-maitre-c
 pub(crate) const EXPLAIN: HeaderName = HeaderName::from_static("x-maitre-explain");
 /// Whether a stream would go on at another worker if this one failed: `on`, or what prevents it.
 pub(crate) const CONTINUE: HeaderName = HeaderName::from_static("x-maitre-continue");
+pub(crate) const HEDGE: HeaderName = HeaderName::from_static("x-maitre-hedge");
 /// Milliseconds that a request was queued.
 pub(crate) const QUEUED: HeaderName = HeaderName::from_static("x-maitre-queue-ms");
 

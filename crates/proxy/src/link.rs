@@ -66,6 +66,8 @@ pub(crate) struct Link {
     token_ids: AtomicU32,
     /// A stream of it had reasoning, which its engine separates from the text.
     has_reasoned: AtomicBool,
+    /// Cancelled while its streams are to go on elsewhere.
+    hands_over: Mutex<CancellationToken>,
     about: Mutex<About>,
 }
 
@@ -164,6 +166,7 @@ impl Link {
             tls_failed: AtomicBool::new(false),
             token_ids: AtomicU32::new(0),
             has_reasoned: AtomicBool::new(false),
+            hands_over: Mutex::default(),
             about: Mutex::new(About::default()),
         }
     }
@@ -260,6 +263,21 @@ impl Link {
     /// Whether it has ever answered so.
     pub(crate) fn has_replied(&self, route: Route, reply: TokenIdReply) -> bool {
         self.token_ids.load(Ordering::Relaxed) & reply.bit(route) != 0
+    }
+
+    /// Its streams should go on elsewhere from now on, or no longer.
+    pub(crate) fn hand_over(&self, is_wanted: bool) {
+        let mut token = self.hands_over.lock();
+        match is_wanted {
+            true => token.cancel(),
+            false if token.is_cancelled() => *token = CancellationToken::new(),
+            false => {}
+        }
+    }
+
+    /// Cancelled as soon as its streams should go on elsewhere.
+    pub(crate) fn hands_over(&self) -> CancellationToken {
+        self.hands_over.lock().clone()
     }
 
     pub(crate) fn note_reasoning(&self) {

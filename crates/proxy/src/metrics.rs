@@ -6,6 +6,7 @@ mod cluster;
 mod continuations;
 mod decisions;
 mod exposition;
+mod hedges;
 mod in_flight;
 mod process;
 mod queue;
@@ -36,6 +37,7 @@ pub(crate) use cluster::ClusterSample;
 pub(crate) use continuations::{Continuations, Continued};
 use decisions::Decisions;
 pub(crate) use exposition::MetricsFormat;
+pub(crate) use hedges::{Hedged, Hedges};
 use in_flight::InFlight;
 use process::Process;
 use queue::Queue;
@@ -83,6 +85,7 @@ pub(crate) struct Metrics {
     failures: Family<[MetricLabel; 1], Counter>,
     pub(crate) splits: SplitCounts,
     pub(crate) continuations: Continuations,
+    pub(crate) hedges: Hedges,
     handshakes_failed: Family<[MetricLabel; 1], Counter>,
     tls_files: Family<[MetricLabel; 1], Counter>,
     states: Family<[(&'static str, String); 2], Gauge>,
@@ -265,16 +268,15 @@ impl Metrics {
         registry.register("attempts_failed", "Attempts that failed before the first byte", failures.clone());
         let handshakes_failed = Family::default();
         registry.register("tls_handshakes_failed", "TLS handshakes that failed", handshakes_failed.clone());
-        let tls_files = Family::default();
+        let (tls_files, states) = (Family::default(), Family::default());
         registry.register("tls_files_changed", "Changed TLS files, by result", tls_files.clone());
-        let states = Family::default();
         registry.register("worker_state", "1 for the state the worker is in", states.clone());
         let (caches, queue) = (Caches::new(registry), Queue::new(registry, classes));
         let (decisions, cluster) = (Decisions::new(registry), ClusterMetrics::new(registry));
         let (record, traces) = (RecordCounts::new(registry), TraceCounts::new(registry));
         let (splits, lanes) = (SplitCounts::new(registry), InFlight::new(registry));
         let (continuations, scaling) = (Continuations::new(registry), Scaling::new(registry));
-        let (in_flight, connections) = (Gauge::default(), Gauge::default());
+        let (in_flight, connections, hedges) = (Gauge::default(), Gauge::default(), Hedges::new(registry));
         registry.register("requests_in_flight", "Requests in flight", in_flight.clone());
         registry.register("connections", "Client connections", connections.clone());
         let mut seconds = |name, help| {
@@ -300,6 +302,7 @@ impl Metrics {
             failures,
             splits,
             continuations,
+            hedges,
             handshakes_failed,
             tls_files,
             states,

@@ -231,6 +231,8 @@ mod tests {
             AttemptOutcome::Failed,
             AttemptOutcome::BrokeOff,
             AttemptOutcome::Continued,
+            AttemptOutcome::HandedOver,
+            AttemptOutcome::Outpaced,
             AttemptOutcome::Left,
             AttemptOutcome::Recalled,
         ];

@@ -53,6 +53,10 @@ pub(crate) enum Refused {
     NoWorkerHasPath { path: String },
     #[error("no worker is ready to take this request; try again shortly")]
     NoWorker,
+    #[error(
+        "the worker that holds the earlier response or conversation has left; send the whole input instead of `previous_response_id` or `conversation`"
+    )]
+    StateLost,
     #[error("the queue of this class is full; try again in {} s", seconds(*.retry_after))]
     QueueFull { retry_after: Duration },
     #[error("rate limit reached: {}; try again in {} s", per_minute(*.limit), seconds(*.retry_after))]
@@ -95,6 +99,7 @@ impl Refused {
             Refused::UnknownModel { .. } => "model_not_found",
             Refused::NoWorkerHasPath { .. } => "path_not_at_workers",
             Refused::NoWorker => "no_worker",
+            Refused::StateLost => "state_lost",
             Refused::QueueFull { .. } => "queue_full",
             Refused::RateLimited { .. } => "rate_limit_exceeded",
             Refused::Deadline { .. } => "deadline",
@@ -108,9 +113,10 @@ impl Refused {
     fn status(&self) -> StatusCode {
         match self {
             // Not 501, after which client libraries try again.
-            Refused::UnknownPath { .. } | Refused::UnknownModel { .. } | Refused::NoWorkerHasPath { .. } => {
-                StatusCode::NOT_FOUND
-            }
+            Refused::UnknownPath { .. }
+            | Refused::UnknownModel { .. }
+            | Refused::NoWorkerHasPath { .. }
+            | Refused::StateLost => StatusCode::NOT_FOUND,
             Refused::NoKey | Refused::WrongKey => StatusCode::UNAUTHORIZED,
             Refused::WrongMethod { .. } => StatusCode::METHOD_NOT_ALLOWED,
             Refused::BadRequest(_)
@@ -205,6 +211,7 @@ impl Refused {
             }
             Refusal::ModelRequired => Refused::ModelRequired { known: known() },
             Refusal::NoWorker => Refused::NoWorker,
+            Refusal::StateLost => Refused::StateLost,
             Refusal::QueueFull { retry_after } => Refused::QueueFull { retry_after },
             Refusal::RateLimited { retry_after, limit } => Refused::RateLimited { retry_after, limit },
             Refusal::Deadline { retry_after } => Refused::Deadline { retry_after },

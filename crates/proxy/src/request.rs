@@ -38,7 +38,9 @@ mod priority;
 mod pull;
 mod reader;
 mod response;
+mod second;
 mod serve;
+mod state_name;
 mod token_ids;
 
 pub(crate) use arrive::RequestBody;

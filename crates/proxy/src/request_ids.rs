@@ -14,8 +14,13 @@ use parking_lot::Mutex;
 /// Ids kept. Four times as many as decisions are kept by default: refused requests have ids, too.
 const KEPT: usize = 4_096;
 
+/// The first number of a second attempt: more than there are requests.
+const SECONDS: u64 = 1 << 62;
+
 pub(crate) struct RequestIds {
     next: AtomicU64,
+    /// Of second attempts, which are no requests that arrive.
+    next_second: AtomicU64,
     /// Random. Keeps the ids of two routers, or of two runs, apart.
     pub(crate) instance_nonce: u64,
     /// By number, the newest in the place of the oldest.
@@ -28,6 +33,7 @@ impl Default for RequestIds {
     fn default() -> RequestIds {
         RequestIds {
             next: AtomicU64::new(1),
+            next_second: AtomicU64::new(SECONDS),
             instance_nonce: RandomState::new().build_hasher().finish(),
             ring: Mutex::new(vec![None; KEPT]),
             handoffs: AtomicU64::new(0),
@@ -44,6 +50,11 @@ impl RequestIds {
     pub(crate) fn of_transfer(&self) -> String {
         let number = self.handoffs.fetch_add(1, Ordering::Relaxed);
         format!("maitre-{:016x}-{number}", self.instance_nonce)
+    }
+
+    /// The number of a second attempt.
+    pub(crate) fn second(&self) -> RequestId {
+        RequestId(self.next_second.fetch_add(1, Ordering::Relaxed))
     }
 
     /// Requests that have arrived since the start, however they ended.

@@ -107,6 +107,7 @@ fn classes() -> Vec<Class> {
         deadline: None,
         reserve: 0.0,
         continues: None,
+        hedges: None,
     };
     vec![class; CLASSES]
 }

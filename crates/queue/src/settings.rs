@@ -48,6 +48,8 @@ pub struct Class {
     pub reserve: f64,
     /// Whether its streams go on at another worker when theirs fails; none for what holds for all classes.
     pub continues: Option<bool>,
+    /// Whether its requests get a second attempt before their deadline; none for what holds for all classes.
+    pub hedges: Option<bool>,
 }
 
 /// What a tenant may ask for.
@@ -127,6 +129,7 @@ impl Default for QueueSettings {
             deadline: deadline.map(Duration::from_secs),
             reserve: 0.0,
             continues: None,
+            hedges: None,
         };
         QueueSettings {
             enabled: true,

@@ -11,6 +11,7 @@ pub mod autoscale;
 mod bounds;
 mod config;
 mod event;
+mod hedges;
 mod legs;
 mod lossy;
 mod outcome;
@@ -221,10 +222,12 @@ impl Simulation<'_> {
             SimEvent::Submission { request, attempt }
             | SimEvent::Deadline { request, attempt }
             | SimEvent::PullLimit { request, attempt }
+            | SimEvent::Hedge { request, attempt }
                 if self.pending.get(&request).is_none_or(|it| it.attempt != attempt) => {}
             SimEvent::Submission { request, .. } => self.submit(now, request),
             SimEvent::Deadline { request, .. } => self.on_deadline(now, request, Failure::Late),
             SimEvent::PullLimit { request, .. } => self.on_deadline(now, request, Failure::Handoff),
+            SimEvent::Hedge { request, .. } => self.hedge(now, request),
             SimEvent::Retry { request } => self.retry(now, request),
             SimEvent::WakeUp { router } => self.wake_up(now, router),
             // Events of an earlier incarnation of a worker are void.
@@ -374,6 +377,7 @@ impl Simulation<'_> {
             prompt: prompt.as_ref(),
             may_split: self.config.pulls != PullingWorkers::None
                 || self.workers.iter().any(|it| it.role == Role::Prefill),
+            state: None,
             only: None,
         };
         self.dispatch(router, now, Event::Arrived(arrival));
@@ -381,12 +385,15 @@ impl Simulation<'_> {
 
     fn refuse(&mut self, now: Instant, request: u64) {
         let Some(pending) = self.pending.remove(&request) else { return };
+        if self.has_other(request) {
+            return;
+        }
         self.outcome.refuse(&self.prepared.requests[pending.number]);
         self.client_is_free(now);
     }
 
     fn begin_step(&mut self, now: Instant, worker: usize) {
-        if let Some(span) = self.workers[worker].begin_step() {
+        if let Some(span) = self.workers[worker].begin_step(now) {
             let incarnation = self.workers[worker].incarnation;
             self.schedule(now + span, SimEvent::StepEnds { worker, incarnation });
         }
@@ -439,6 +446,7 @@ impl Simulation<'_> {
         let Some(pending) = self.pending.get_mut(&request) else { return };
         pending.first = Some(now);
         let (router, worker) = (pending.router, pending.worker);
+        self.outpace(now, request);
         self.dispatch(router, now, Event::FirstToken { request: RequestId(request), worker });
     }
 

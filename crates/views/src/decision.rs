@@ -53,7 +53,7 @@ view! {
         total_ms: Option<f64>,
         /// Prompt tokens that the worker had cached, as its answer says.
         cached_tokens: Option<u64>,
-        /// `in-flight`, `answered`, `failed`, `broke-off`, `continued`, `disconnected`, `declined`, `recalled`; of a question `asked`
+        /// `in-flight`, `answered`, `failed`, `broke-off`, `continued`, `handed-over`, `outpaced`, `disconnected`, `declined`, `recalled`; of a question `asked`
         /// or `would-wait`.
         outcome: Text,
     }

@@ -312,6 +312,7 @@ pub(crate) fn outcome(word: &str) -> &str {
         "disconnected" => "client disconnected",
         "broke-off" => "cut off",
         "continued" => "continued elsewhere",
+        "handed-over" => "handed over",
         _ => word,
     }
 }

@@ -1,4 +1,4 @@
-//! A class as one text: `interactive?requests=10000&tokens=100000000&deadline=30s&reserve=0.2&continue=on`.
+//! A class as one text: `interactive?requests=10000&tokens=100000000&deadline=30s&reserve=0.2&continue=on&hedge=on`.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -28,7 +28,7 @@ pub(crate) const CLASS_NAME: Word = Word {
     wrong: "is not the name of a class; write letters, digits and -_. but not a number alone, as in \"interactive\"",
 };
 
-const OPTIONS: &str = "requests, tokens, deadline, reserve and continue";
+const OPTIONS: &str = "requests, tokens, deadline, reserve, continue and hedge";
 /// Chosen: more than this is a typing error.
 const REQUESTS: RangeInclusive<u32> = 0..=10_000_000;
 const TOKENS: RangeInclusive<u64> = 0..=1_000_000_000_000;
@@ -59,6 +59,7 @@ fn read(text: &str) -> Result<Class, String> {
             "deadline" => deadline(value).map(|it| class.deadline = it),
             "reserve" => Ratio(RESERVES).read(value).map(|it| class.reserve = it),
             "continue" => ON_OFF.read(value).map(|it| class.continues = Some(it)),
+            "hedge" => ON_OFF.read(value).map(|it| class.hedges = Some(it)),
             _ => return None,
         })
     });
@@ -82,6 +83,7 @@ fn default_class(name: &str) -> Class {
         deadline: None,
         reserve: 0.0,
         continues: None,
+        hedges: None,
     })
 }
 
@@ -94,6 +96,7 @@ fn show(class: &Class) -> String {
         Some(format!("deadline={deadline}")),
         (class.reserve != usual.reserve).then(|| format!("reserve={}", class.reserve)),
         class.continues.map(|it| format!("continue={}", ON_OFF.show(&it))),
+        class.hedges.map(|it| format!("hedge={}", ON_OFF.show(&it))),
     ];
     options::join(&class.name, options)
 }

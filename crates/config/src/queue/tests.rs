@@ -69,7 +69,7 @@ fn all_errors_in_classes_are_reported() {
     check_toml(
         "classes = [\n\"standard?colour=1&deadline=5&reserve=1\",\n\"a b\",\n\"7\",\n\"x\",\n\"X\",\n]",
         &[
-            "m.toml:2: classes: standard: unknown option \"colour\"; known: requests, tokens, deadline, reserve and continue; deadline: \"5\" has no unit; write \"5s\", or none; reserve: \"1\" is out of range; write 0 to 0.99",
+            "m.toml:2: classes: standard: unknown option \"colour\"; known: requests, tokens, deadline, reserve, continue and hedge; deadline: \"5\" has no unit; write \"5s\", or none; reserve: \"1\" is out of range; write 0 to 0.99",
             "m.toml:3: classes: \"a b\" is not the name of a class; write letters, digits and -_. but not a number alone, as in \"interactive\"",
             "m.toml:4: classes: \"7\" is not the name of a class; write letters, digits and -_. but not a number alone, as in \"interactive\"",
             "m.toml:6: classes: \"X\" is there twice",

@@ -24,7 +24,9 @@ fn sample(knob: &Knob) -> &'static str {
         ("STRATEGY", true) => "random,least-work",
         ("MODEL=STRATEGY", _) => "llama-3.1=random,qwen=round-robin",
         ("MODEL=FOLDER", _) => "llama-3.1=/models/a,qwen=b",
-        ("CLASS", _) => "fast?deadline=2s&requests=5&tokens=9,standard?deadline=none&reserve=0.2&continue=on",
+        ("CLASS", _) => {
+            "fast?deadline=2s&requests=5&tokens=9,standard?deadline=none&reserve=0.2&continue=on&hedge=off"
+        }
         ("TENANT", _) => "sk-?&=1?weight=3&rpm=600&tpm=1000,team-b?usual=batch,*?best=standard",
         ("KEY", _) => {
             "correct-horse-battery?tenant=acme&best=standard&models=a|b*&rpm=5&tpm=7&trusted,other-horse-battery"

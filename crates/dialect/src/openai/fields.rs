@@ -138,6 +138,7 @@ impl<'a> BodyFields<'a> {
                 .hint(BodyField::User)
                 .or_else(|| hint(member(self.value(BodyField::Metadata), "user_id"))),
             session: self.session(),
+            conversation: self.conversation(),
             previous_response_id: self.hint(BodyField::PreviousResponseId),
             lora: self.lora()?,
             loras: self.loras(),
@@ -151,11 +152,14 @@ impl<'a> BodyFields<'a> {
     }
 
     fn session(&self) -> Option<Cow<'a, str>> {
-        let conversation = self.value(BodyField::Conversation);
         self.hint(BodyField::SessionId)
             .or_else(|| self.hint(BodyField::PromptCacheKey))
-            .or_else(|| hint(conversation))
-            .or_else(|| hint(member(conversation, "id")))
+            .or_else(|| self.conversation())
+    }
+
+    fn conversation(&self) -> Option<Cow<'a, str>> {
+        let conversation = self.value(BodyField::Conversation);
+        hint(conversation).or_else(|| hint(member(conversation, "id")))
     }
 
     /// The adapter. Two of them are refused: engines differ in which field they read.

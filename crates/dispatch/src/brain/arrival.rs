@@ -12,7 +12,7 @@ use crate::cache::PromptChain;
 use crate::event::{Arrival, Effect, Refusal};
 use crate::observer::Fact;
 use crate::placer::model_of;
-use crate::request::{PendingRequest, RequestState, Spending};
+use crate::request::{AttemptOrder, PendingRequest, RequestState, Spending};
 use crate::scheduler::pool_of;
 
 /// The block of a prompt by which routers break ties: 256 tokens in, with blocks of 16, which is past most greetings and
@@ -92,7 +92,7 @@ impl Parts {
             state: RequestState::Unplaced,
             waited: Duration::ZERO,
             tried: Vec::new(),
-            only: arrival.only.map(Box::from),
+            only: self.allowed(arrival)?,
             failovers: 0,
             failure: None,
             delivered: Tokens::ZERO,
@@ -100,6 +100,7 @@ impl Parts {
             standstills: 0,
             recalled: Vec::new(),
             has_response: false,
+            order: AttemptOrder::First,
             spending: Spending::default(),
             moved: None,
         })

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use maitre_base::{Instant, Promise, RequestId, Tokens, WorkerId};
-use maitre_fleet::Evidence;
 use maitre_fleet::estimate::{Counted, Decodes};
 use maitre_fleet::fleet::AdapterUse;
+use maitre_fleet::{Evidence, WorkerSnapshot};
 use maitre_policy::{Fetch, Why};
 
 use super::{Brain, Context, Parts};
@@ -18,7 +18,7 @@ use crate::observer::{Fact, Placed, Ticket};
 use crate::placer::pull::Coming;
 use crate::placer::split::{PrefillChoice, Split};
 use crate::placer::{Mode, Picked, Query, Rules, WorkerChoice, World};
-use crate::request::{Attempt, PendingRequest, Pull, RequestState, StreamProgress};
+use crate::request::{Attempt, AttemptOrder, PendingRequest, Pull, RequestState, StreamProgress};
 use crate::reservations::{Reservation, Reservations};
 
 /// How long a request waits at least for a worker that takes no request: it may be stuck. It waits three times as long as
@@ -206,18 +206,12 @@ impl Parts {
             in_use.begin(worker, prompt);
         }
         let adapter = request.model().filter(|&it| self.fleet.is_adapter(it));
-        self.fleet.promise(now, worker, promise);
-        self.observer.on(Fact::PromiseChanged { worker });
+        let is_long_prefill = self.promise(now, request, &snapshot, promise);
         if let Some(prompt) = prompt {
             self.observer.on(Fact::PromptPlaced { worker: snapshot.key, prompt });
         }
         if let Some(adapter) = adapter {
             self.fleet.hold_adapter(worker, adapter, AdapterUse::Begins);
-        }
-        self.scheduler.placed(now, request, worker, promise.prefill.0 as f64 * snapshot.prefill.slope);
-        let is_long_prefill = is_long(&snapshot, promise.prefill);
-        if is_long_prefill {
-            self.scheduler.long_prefills_mut().begin(worker, request.class);
         }
         let prefill_leg = split.map(|it| Box::new(self.begin_prefill_leg(now, request, &it)));
         let pull = self.begin_pull(worker, fetch);
@@ -252,7 +246,32 @@ impl Parts {
             attempt: request.ask.attempt,
             waited: request.waited,
             deadline: request.deadline.filter(|_| request.form == Form::Stream),
+            hedge_at: self
+                .hedge_at(now, request, (&snapshot, promise))
+                .filter(|_| split.is_none() && pull.is_none()),
         }));
+    }
+
+    /// Promises to a worker what the request will cost there. Returns whether its prefill is a long one.
+    fn promise(
+        &mut self,
+        now: Instant,
+        request: &PendingRequest,
+        snapshot: &WorkerSnapshot,
+        promise: Promise,
+    ) -> bool {
+        let worker = snapshot.worker;
+        if request.order == AttemptOrder::First {
+            self.scheduler.hedge_budget.earn(promise.prefill);
+        }
+        self.fleet.promise(now, worker, promise);
+        self.observer.on(Fact::PromiseChanged { worker });
+        self.scheduler.placed(now, request, worker, promise.prefill.0 as f64 * snapshot.prefill.slope);
+        let is_long_prefill = is_long(snapshot, promise.prefill);
+        if is_long_prefill {
+            self.scheduler.long_prefills_mut().begin(worker, request.class);
+        }
+        is_long_prefill
     }
 
     /// Shows a placement to the observer, before anything is promised.

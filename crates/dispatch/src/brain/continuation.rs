@@ -69,12 +69,18 @@ impl PendingRequest {
         self.interruptions += 1;
         self.count_failure(is_alone);
         self.failure = Some(Failure::Broke);
-        self.delivered += progress;
-        self.ask.prefill += progress;
-        self.ask.decode = (self.ask.decode - progress).max(Tokens(1));
+        self.go_on_after(delivered);
         // Workers that failed earlier may be back; this one is not.
         self.tried.clear();
         self.tried.push(worker);
+    }
+
+    /// What is left of it once the client has this many tokens of the response.
+    pub(super) fn go_on_after(&mut self, delivered: Tokens) {
+        let progress = delivered - self.delivered;
+        self.delivered += progress;
+        self.ask.prefill += progress;
+        self.ask.decode = (self.ask.decode - progress).max(Tokens(1));
         // The first token has come, the client waits for the next one, and no worker can send the KV cache of the answer.
         self.deadline = None;
         self.patience = None;

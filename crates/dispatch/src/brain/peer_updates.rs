@@ -28,7 +28,9 @@ impl Parts {
                 self.apply_assessment(now, worker, assessment, effects);
             }
             PeerUpdate::Pinned { model, session, worker } => {
-                self.placer.pin(&self.fleet, SharedPin { model, session, worker });
+                if !self.state_held_elsewhere(model, session, worker) {
+                    self.placer.pin(&self.fleet, SharedPin { model, session, worker });
+                }
             }
             PeerUpdate::Spent { model, tenant, more: Spent { requests, tokens } } => {
                 let settings = &self.settings.queue;

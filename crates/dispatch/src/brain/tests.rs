@@ -24,7 +24,9 @@ mod peers;
 mod queue;
 mod record;
 mod scaling;
+mod second;
 mod split;
+mod state_owners;
 mod worker_ids;
 
 struct Harness {
@@ -110,6 +112,7 @@ fn arrival(request: u64, model: Option<&str>) -> Arrival<'_> {
         deadline: None,
         prompt: None,
         may_split: true,
+        state: None,
         only: None,
     }
 }

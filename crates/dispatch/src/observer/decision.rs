@@ -52,6 +52,10 @@ pub enum AttemptOutcome {
     BrokeOff,
     /// The same, and another worker goes on. That attempt has a record of its own.
     Continued,
+    /// The same of a worker that is drained: it has not failed.
+    HandedOver,
+    /// A second attempt of the request answered first.
+    Outpaced,
     /// The client disconnected.
     Left,
     /// The worker answered with an error that was passed on.
@@ -72,6 +76,8 @@ impl AttemptOutcome {
             AttemptOutcome::Failed => "failed",
             AttemptOutcome::BrokeOff => "broke-off",
             AttemptOutcome::Continued => "continued",
+            AttemptOutcome::HandedOver => "handed-over",
+            AttemptOutcome::Outpaced => "outpaced",
             AttemptOutcome::Left => "disconnected",
             AttemptOutcome::Declined => "declined",
             AttemptOutcome::Recalled => "recalled",

@@ -141,15 +141,44 @@ pub(super) fn remove(admin: &AdminState, part: &str) -> Result<RemovedWorker, Ad
     }
 }
 
-pub(super) fn drain(admin: &AdminState, part: &str, draining: bool) -> Result<WorkerView, AdminError> {
+/// What an operator wants of a worker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Drain {
+    /// No new requests.
+    Finish,
+    /// The same, and its streams go on at other workers, where they can.
+    HandOver,
+    Resume,
+}
+
+impl Drain {
+    /// As the query of the route says.
+    pub(super) fn read(query: &str) -> Result<Drain, AdminError> {
+        match query {
+            "" | "hand_over=false" => Ok(Drain::Finish),
+            "hand_over=true" => Ok(Drain::HandOver),
+            other => Err(AdminError::Bad(format!(
+                "query \"{}\" is not known; write hand_over=true or hand_over=false",
+                echo(other)
+            ))),
+        }
+    }
+}
+
+pub(super) fn drain(admin: &AdminState, part: &str, drain: Drain) -> Result<WorkerView, AdminError> {
     let router = &admin.router;
     let worker = worker(router, part)?;
+    let draining = drain != Drain::Resume;
     if !draining && !admin.roster.has(worker) {
         // It would get requests until the moment it is removed.
         return Err(AdminError::Conflict(format!("worker {} is being removed; add it again", worker.0)));
     }
     router.brain.on(Event::WorkerDrained { worker, draining });
-    info!(worker = worker.0, draining, "worker drained or resumed by an operator");
+    if let Some(link) = router.brain.link(worker) {
+        link.hand_over(drain == Drain::HandOver);
+    }
+    let hand_over = drain == Drain::HandOver;
+    info!(worker = worker.0, draining, hand_over, "worker drained or resumed by an operator");
     view::worker(router, worker)
 }
 

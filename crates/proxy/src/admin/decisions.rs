@@ -52,12 +52,14 @@ struct DecisionFilter<'a> {
 }
 
 /// Outcomes of requests that were placed.
-const OUTCOMES: [AttemptOutcome; 8] = [
+const OUTCOMES: [AttemptOutcome; 10] = [
     AttemptOutcome::InFlight,
     AttemptOutcome::Answered,
     AttemptOutcome::Failed,
     AttemptOutcome::BrokeOff,
     AttemptOutcome::Continued,
+    AttemptOutcome::HandedOver,
+    AttemptOutcome::Outpaced,
     AttemptOutcome::Left,
     AttemptOutcome::Declined,
     AttemptOutcome::Recalled,

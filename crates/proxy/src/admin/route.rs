@@ -120,7 +120,7 @@ pub(crate) static ROUTES: &[Route] = &[
     route(Method::DELETE, "/admin/v1/workers/{worker}", Action::RemoveWorker, RemovedWorker::SHAPE)
         .doc("Remove a worker: it gets no new requests and leaves once its requests have ended."),
     route(Method::POST, "/admin/v1/workers/{worker}/drain", Action::Drain, WorkerView::SHAPE)
-        .doc("Send no new requests to this worker; it finishes those it has."),
+        .doc("Send no new requests to this worker; it finishes those it has. With `hand_over=true`, streams that can be continued go on at other workers at once."),
     route(Method::POST, "/admin/v1/workers/{worker}/resume", Action::Resume, WorkerView::SHAPE)
         .doc("Send requests to this worker again."),
     route(Method::PUT, "/admin/v1/workers/{worker}/weight", Action::Weigh, WorkerView::SHAPE)

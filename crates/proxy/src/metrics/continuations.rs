@@ -7,13 +7,15 @@ use prometheus_client::registry::Registry;
 
 use super::MetricLabel;
 
-/// What came of a stream whose worker failed in the middle.
+/// What came of a stream whose worker failed in the middle, or was drained.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Continued {
     /// Another worker went on.
     Resumed,
     /// Only its end was missing, which the router added.
     Completed,
+    /// Another worker went on, because this one is drained.
+    HandedOver,
     /// No worker could go on, or the limits forbid it.
     Refused,
     /// The stream could not be continued.
@@ -28,7 +30,7 @@ pub(crate) struct Continuations {
 impl Continuations {
     pub(super) fn new(registry: &mut Registry) -> Continuations {
         let counts = Continuations { breaks: Family::default(), streams: Family::default() };
-        let help = "Streams whose worker failed in the middle, by what came of them";
+        let help = "Streams whose worker failed in the middle or handed them over, by what came of them";
         registry.register("continuations", help, counts.breaks.clone());
         let help = "Streams of classes that are continued, by whether they can be";
         registry.register("stream_coverage", help, counts.streams.clone());
@@ -39,6 +41,7 @@ impl Continuations {
         let name = match what {
             Continued::Resumed => "resumed",
             Continued::Completed => "completed",
+            Continued::HandedOver => "handed-over",
             Continued::Refused => "refused",
             Continued::NotCovered => "not-covered",
         };

@@ -41,7 +41,9 @@ impl Reason {
             Refusal::RateLimited { .. } => Some(Reason::RateLimited),
             Refusal::Deadline { .. } => Some(Reason::Deadline),
             Refusal::NoWorker => Some(Reason::NoWorker),
-            Refusal::UnknownModel | Refusal::ModelRequired | Refusal::Failed { .. } => None,
+            Refusal::UnknownModel | Refusal::ModelRequired | Refusal::StateLost | Refusal::Failed { .. } => {
+                None
+            }
         }
     }
 }

@@ -100,6 +100,8 @@ const OUTCOME = {
   failed: { mark: "✕", tone: "bad", says: "The attempt failed before the first byte." },
   "broke-off": { mark: "✕", tone: "bad", name: "cut off", says: "The worker failed in the middle of its answer." },
   continued: { mark: "→", tone: "fair", says: "The worker failed in the middle of its answer, and another one went on." },
+  "handed-over": { mark: "→", tone: "fair", says: "The worker was drained in the middle of its answer, and another one went on." },
+  outpaced: { mark: "⇥", tone: "fair", says: "A second attempt at another worker answered first, and this one was cancelled." },
   disconnected: { mark: "↩", tone: "fair", name: "client disconnected", says: "The client disconnected before the end." },
   declined: { mark: "!", tone: "fair", says: "The worker answered with an error status." },
   recalled: { mark: "↩", tone: "quiet", says: "It was recalled for a more urgent request and queued again." },

@@ -21,6 +21,7 @@ use tokio::time::timeout;
 use super::admit::{Admitted, Carrier};
 use super::guard::RequestGuard;
 use super::priority::{self, Priority, Rules};
+use super::state_name;
 use crate::body_memory::{BodyMemory, BodyReservation};
 use crate::client::ClientSocket;
 use crate::headers;
@@ -211,9 +212,26 @@ impl Arrived {
             deadline: priority.deadline,
             prompt: None,
             may_split: false,
+            state: self.state(parsed),
             only: None,
         };
         Ok((arrival, urgency))
+    }
+
+    /// The state of an earlier response that this request continues, if it does.
+    pub(super) fn state(&self, parsed: &openai::Request<'_>) -> Option<u64> {
+        let is_stateful = self.route() == Some(Route::Responses);
+        let response = parsed.previous_response_id.as_deref().map(state_name::of_response);
+        response
+            .or_else(|| parsed.conversation.as_deref().map(state_name::of_conversation))
+            .filter(|_| is_stateful)
+    }
+
+    /// The state of its conversation, which its worker holds from now on.
+    pub(super) fn conversation(&self) -> Option<u64> {
+        let route = self.route().filter(|&it| it == Route::Responses)?;
+        let parsed = openai::parse(route, &self.body).ok()?;
+        parsed.conversation.as_deref().map(state_name::of_conversation)
     }
 
     fn rules<'a>(&'a self, settings: &'a RouterSettings) -> Rules<'a> {
@@ -270,6 +288,7 @@ fn unparsed(request: RequestId, bytes: usize, priority: Priority) -> Arrival<'st
         deadline: priority.deadline,
         prompt: None,
         may_split: false,
+        state: None,
         only: None,
     }
 }

@@ -7,11 +7,13 @@
 //! A request may also be recalled before that, in favour of a more urgent one. It is then queued again, and the attempt is
 //! dropped, because the brain no longer counts it.
 
+use std::pin::pin;
 use std::sync::Arc;
 
 use maitre_base::Instant;
 use maitre_dialect::legs::is_concurrent;
-use maitre_dispatch::{Failure, Placement, Refusal};
+use maitre_dispatch::{Event, Failure, Placement, Refusal, SecondCause};
+use tokio::time::sleep;
 
 use super::arrive::Arrived;
 use super::at_once::Legs;
@@ -21,10 +23,12 @@ use super::handoff::HandoffPlan;
 use super::place::{BodyRewrite, Leg, Placed};
 use super::prefill::{PrefillOutcome, UnsentHandoff, is_usable, prefill, until_content};
 use super::pull::pull;
+use super::second::SecondAttempt;
 use super::token_ids::send_asking;
 use crate::brain::Decision;
 use crate::lane::Lane;
 use crate::link::Link;
+use crate::metrics::Hedged;
 use crate::refuse::{Refused, judge};
 use crate::watch::idle_intervals;
 
@@ -36,7 +40,7 @@ pub(super) async fn forward(
     // A worker's error response, for the client if no other worker does better.
     let mut error_response = None;
     loop {
-        let decision = match attempt(&guard.lane, (arrived, &rewrite), placement).await {
+        let decision = match attempt_twice(guard, (arrived, &rewrite), placement).await {
             Ok(started) => match judge(started.head.status) {
                 None => return Ok(started),
                 Some(failure) => {
@@ -63,6 +67,67 @@ pub(super) async fn forward(
 /// The request has been placed once, so its model is known.
 fn by_brain(refusal: Refusal) -> Refused {
     Refused::by_brain(refusal, None, String::new)
+}
+
+/// One attempt, and a second one beside it once the first token is overdue.
+async fn attempt_twice(
+    guard: &mut RequestGuard,
+    request: (&Arc<Arrived>, &BodyRewrite),
+    placement: Placement,
+) -> Result<StartedResponse, NoResponse> {
+    let lane = guard.lane.clone();
+    let mut first = pin!(attempt(&lane, request, placement));
+    let Some(at) = placement.hedge_at else { return first.await };
+    tokio::select! {
+        biased;
+        outcome = &mut first => return outcome,
+        () = sleep(at.since(lane.upstreams.clock.now())) => {}
+    }
+    let hedges = &lane.state.metrics.hedges;
+    let Some(second) = SecondAttempt::ask(guard, SecondCause::Hedge) else {
+        hedges.count(Hedged::Refused);
+        return first.await;
+    };
+    let mut other = pin!(attempt(&lane, request, second.placement));
+    let is_answer = |it: &Result<StartedResponse, NoResponse>| {
+        it.as_ref().is_ok_and(|it| judge(it.head.status).is_none())
+    };
+    let (outcome, mut hedged) = tokio::select! {
+        biased;
+        outcome = &mut first => (Some(outcome), None),
+        outcome = &mut other => (None, Some(outcome)),
+    };
+    match &outcome {
+        Some(outcome) if is_answer(outcome) => {
+            hedges.count(Hedged::Lost);
+            second.lose(guard.number);
+            guard.hedged = Some(Hedged::Lost);
+        }
+        // The brain has put the request back into the queue.
+        Some(Err(NoResponse::Recalled(_))) => drop(second),
+        // The first attempt failed: the second may still answer.
+        _ => {
+            if hedged.is_none() {
+                hedged = Some(other.await);
+            }
+            match hedged {
+                Some(answer) if is_answer(&answer) => {
+                    hedges.count(Hedged::Won);
+                    guard.take_over(second.win(), |request, by| Event::Outpaced { request, by });
+                    guard.hedged = Some(Hedged::Won);
+                    return answer;
+                }
+                _ => {
+                    hedges.count(Hedged::Failed);
+                    drop(second);
+                }
+            }
+        }
+    }
+    match outcome {
+        Some(outcome) => outcome,
+        None => first.await,
+    }
 }
 
 /// One attempt. It ends early if the worker becomes unhealthy or the request is recalled.

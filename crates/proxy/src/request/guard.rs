@@ -13,6 +13,7 @@ use std::time::Duration;
 use http::header::{HeaderMap, HeaderValue};
 use http::{Request, StatusCode};
 use maitre_base::{ClassId, Instant, RequestId, TenantId, Tokens, WorkerId};
+use maitre_dialect::response_id;
 use maitre_dialect::route::Route;
 use maitre_dialect::usage::Usage;
 use maitre_dispatch::{Arrival, Event, Failure, Placement, Refusal, reports_progress};
@@ -20,6 +21,7 @@ use maitre_fleet::estimate::Size;
 use maitre_queue::Budgets;
 use tokio::time::timeout;
 
+use super::state_name;
 use crate::body_memory::ConnectionBodies;
 use crate::brain::{Decided, Decision, Waiter};
 use crate::client::Busy;
@@ -27,7 +29,7 @@ use crate::headers;
 use crate::in_flight::AwaitingPlace;
 use crate::lane::Lane;
 use crate::link::Link;
-use crate::metrics::Metrics;
+use crate::metrics::{Hedged, Metrics};
 use crate::outcome::RequestOutcome;
 use crate::record::RecordEntry;
 use crate::refuse;
@@ -61,6 +63,10 @@ pub(crate) struct RequestGuard {
     response: ResponseSoFar,
     /// What its connection's requests have sent of bodies that are not complete.
     pub(super) connection_bodies: Arc<ConnectionBodies>,
+    /// The conversation that it is part of, where its worker keeps it.
+    pub(super) conversation: Option<u64>,
+    /// What came of its second attempt, if it had one.
+    pub(super) hedged: Option<Hedged>,
     /// Keeps the watchdog from closing the connection as idle.
     busy: Busy,
 }
@@ -174,7 +180,27 @@ impl RequestGuard {
                 prompt_counted: 0,
             },
             connection_bodies,
+            conversation: None,
+            hedged: None,
             busy,
+        }
+    }
+
+    /// The request's second attempt is its attempt from now on; the event ends the other.
+    pub(super) fn take_over(
+        &mut self,
+        (number, placement): (RequestId, Placement),
+        end: fn(RequestId, RequestId) -> Event<'static>,
+    ) {
+        let state = &self.lane.state;
+        state.brain.on(end(self.number, number));
+        self.number = number;
+        let link = state.brain.link(placement.worker);
+        if let (Some(trace), Some(link)) = (&mut self.trace, &link) {
+            trace.placed(state.clock.now(), placement, link.clone());
+        }
+        if let Some(scheduled) = &mut self.scheduled {
+            scheduled.placed = Some((placement, link));
         }
     }
 
@@ -447,6 +473,17 @@ impl RequestGuard {
     fn stop_awaiting(&mut self) {
         if let Some(place) = self.awaiting.take() {
             self.lane.counts.leave(place);
+        }
+    }
+
+    /// A response begins: its worker holds the state by which later requests continue it.
+    pub(super) fn note_state(&self, link: &Link, beginning: &[u8]) {
+        if self.route != Some(Route::Responses) {
+            return;
+        }
+        let response = response_id::find(beginning).map(state_name::of_response);
+        for state in response.into_iter().chain(self.conversation) {
+            self.lane.state.brain.on(Event::StateHeld { state, worker: link.worker });
         }
     }
 

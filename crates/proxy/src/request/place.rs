@@ -70,6 +70,7 @@ impl Leg<'_> {
 
 /// Asks the brain for a worker; waits in the queue if it must.
 pub(super) async fn place(guard: &mut RequestGuard, arrived: &Arc<Arrived>) -> Result<Placed, Refused> {
+    guard.conversation = arrived.conversation();
     let mut described = describe(&guard.lane, &guard.settings, guard.number, arrived).await?;
     let recorded = described.take_recorded();
     let arrival = Arrival { only: arrived.only(), ..described.arrival() };

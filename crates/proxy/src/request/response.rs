@@ -7,6 +7,7 @@
 //! asked for.
 
 mod continuation;
+mod hand_over;
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -71,6 +72,8 @@ enum Next {
     Continue(RequestOutcome, u64),
     /// The request is to be sent again as the client wrote it.
     SendPlain,
+    /// The worker is drained: another one should go on.
+    HandOver,
 }
 
 /// The worker's response broke off, and the only way to say so is to break off, too.
@@ -111,6 +114,9 @@ pub(super) fn stream(
         continuation,
         flow: Flow::On,
     };
+    if outcome == RequestOutcome::Answered {
+        stream.guard.note_state(&stream.link, first.as_deref().unwrap_or_default());
+    }
     match first {
         Some(first) => {
             stream.ready = stream.take(first);
@@ -149,6 +155,11 @@ pub(super) fn add_headers(
         if let Some(expected) = placement.held {
             added.insert(headers::CACHED_TOKENS, HeaderValue::from(expected.0));
         }
+    }
+    if guard.settings.explain
+        && let Some(hedged) = guard.hedged
+    {
+        added.insert(headers::HEDGE, HeaderValue::from_static(hedged.name()));
     }
     if explain && let Some(decision) = decision_header(guard) {
         added.insert(headers::EXPLAIN, decision);
@@ -317,6 +328,11 @@ impl ResponseStream {
                 Flow::Unfit => return Poll::Ready(Next::SendPlain),
             }
             let Some(upstream) = &mut self.upstream else { return Poll::Ready(Next::End) };
+            if let Some(continuation) = &mut self.continuation
+                && continuation.poll_hand_over(cx).is_ready()
+            {
+                return Poll::Ready(Next::HandOver);
+            }
             match upstream.poll_chunk(cx) {
                 // With a slow client there is always more to read, and the timer is never polled.
                 Poll::Ready(Some(Ok(_))) if self.is_overdue() => {
@@ -366,6 +382,7 @@ impl ResponseBody {
                         self.continue_by(|it| continuation::go_on(it, outcome, tokens));
                     }
                     Next::SendPlain => self.continue_by(continuation::send_plain),
+                    Next::HandOver => self.continue_by(hand_over::hand_over),
                 },
                 ResponseBody::Continuing(continuing) => {
                     let stream = ready!(continuing.as_mut().poll(cx));

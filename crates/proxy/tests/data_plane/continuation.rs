@@ -2,14 +2,16 @@
 
 use std::net::SocketAddr;
 
+use http::Request;
 use http_body_util::BodyExt;
 use maitre_base::Rng;
-use maitre_proxy::RouterSettings;
 use maitre_proxy::settings::BrokenStreams;
+use maitre_proxy::{RouterSettings, Secret};
 use maitre_sim::http::HostConfig;
 use maitre_sim::http::brand::Brand;
 use maitre_sim::http::fault::{Fault, Injection};
 use maitre_sim::http::misconfiguration::{Misconfiguration, Misconfigurations};
+use maitre_sim::profile::H200_8B;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
@@ -354,5 +356,68 @@ async fn a_stop_string_ends_a_stream_wherever_its_worker_fails() {
     let bodies = fixture.engines.iter().flat_map(|it| it.handle().bodies());
     let stops = bodies.map(|it| serde_json::from_slice::<Value>(&it.body).unwrap()["stop"].clone());
     assert!(stops.into_iter().all(|it| it.is_null()), "the router matches them");
+    fixture.until_nothing_is_open().await;
+}
+
+const HANDED_OVER: &str = r#"maitre_continuations_total{outcome="handed-over"}"#;
+
+/// Asks an operator's question with the key of `operated`.
+async fn operate(fixture: &Fixture, path: &str) -> TestResponse {
+    let request = post(path, "");
+    let (mut parts, body) = request.into_parts();
+    parts.headers.insert("authorization", format!("Bearer {OPERATOR_KEY}").parse().unwrap());
+    Client::connect(fixture.router.admin()).await.ask(Request::from_parts(parts, body)).await.unwrap()
+}
+
+const OPERATOR_KEY: &str = "the-key-of-an-operator-of-tests";
+
+fn operated() -> RouterSettings {
+    RouterSettings { admin_key: Some(Secret::of(OPERATOR_KEY.as_bytes())), ..continuing() }
+}
+
+#[tokio::test]
+async fn a_drained_worker_hands_its_streams_over_and_loses_none() {
+    let slow = HostConfig::new(H200_8B.slower(2.0));
+    let fixture = fleet_of(4, slow, operated()).await;
+    let body = |number: usize| {
+        let messages = json!([{"role": "user", "content": format!("table {number}")}]);
+        question(
+            json!({"messages": messages, "max_tokens": 300, "ignore_eos": true, "return_token_ids": true}),
+        )
+    };
+    let mut asked = JoinSet::new();
+    for number in 0..16 {
+        let (addr, body) = (fixture.router.listen(), body(number));
+        asked.spawn(async move { (number, ask(addr, "/v1/chat/completions", &body).await) });
+    }
+    let handle = fixture.engines[0].handle();
+    within(handle.until(|it| it.requests_open == 4)).await;
+    let answer = operate(&fixture, "/admin/v1/workers/0/drain?hand_over=true").await;
+    assert_eq!(answer.status.as_u16(), 200, "{}", answer.text());
+    within(handle.until(|it| it.requests_open == 0)).await;
+    assert!(!asked.is_empty(), "the streams go on");
+    until_counted(&fixture.router, HANDED_OVER, 4.0).await;
+    for (number, answer) in within(asked.join_all()).await {
+        let expected = ask(fixture.engines[1].addr(), "/v1/chat/completions", &body(number)).await;
+        assert_eq!(events(&answer), events(&expected), "stream {number}");
+    }
+    fixture.until_nothing_is_open().await;
+    let page = fixture.router.metrics();
+    assert!(!page.contains(r#"maitre_continuations_total{outcome="resumed"}"#), "no worker failed: {page}");
+    let refused = operate(&fixture, "/admin/v1/workers/0/drain?hand_over=maybe").await;
+    assert_eq!(refused.status.as_u16(), 400);
+}
+
+#[tokio::test]
+async fn streams_that_no_other_worker_takes_stay_where_they_are() {
+    let fixture = fleet_of(1, HostConfig::new(H200_8B), operated()).await;
+    let body = question(json!({"max_tokens": 40, "ignore_eos": true}));
+    let (addr, asked) = (fixture.router.listen(), body.clone());
+    let mut answers = JoinSet::new();
+    answers.spawn(async move { ask(addr, "/v1/chat/completions", &asked).await });
+    within(fixture.engines[0].handle().until(|it| it.requests_open == 1)).await;
+    operate(&fixture, "/admin/v1/workers/0/drain?hand_over=true").await;
+    let answer = within(answers.join_next()).await.unwrap().unwrap();
+    assert_eq!(events(&answer).last(), Some(&json!("[DONE]")));
     fixture.until_nothing_is_open().await;
 }

@@ -17,6 +17,7 @@ fn classes(count: usize, requests_max: u32, tokens_max: u64) -> Vec<Class> {
         deadline: None,
         reserve: 0.0,
         continues: None,
+        hedges: None,
     };
     vec![class; count]
 }

@@ -106,6 +106,7 @@ impl Simulation<'_> {
                 self.dispatch_to_all(now, Event::WorkerDrained { worker: WorkerId(worker), draining });
             }
             ScriptAction::Slow { worker, factor } => self.workers[worker as usize].slowness = factor,
+            ScriptAction::Stall { worker, span } => self.workers[worker as usize].stalled_until = now + span,
             ScriptAction::Crash(worker) => self.crash(now, worker as usize),
             ScriptAction::Start(worker) => self.workers[worker as usize].up = true,
             ScriptAction::Restart(worker) => {

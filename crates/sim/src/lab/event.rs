@@ -22,6 +22,11 @@ pub(super) enum SimEvent {
         request: u64,
         attempt: u32,
     },
+    /// A request whose first token is overdue by now gets a second attempt.
+    Hedge {
+        request: u64,
+        attempt: u32,
+    },
     /// A client retries after `Retry-After`.
     Retry {
         request: u64,

@@ -54,6 +54,8 @@ pub struct RunOutcome {
     pub refused: u64,
     /// How often clients retried after a refusal.
     pub returns: u64,
+    /// Second attempts of requests whose first token was overdue.
+    pub hedges: u64,
     /// Started, and aborted by a crash.
     pub failed: u64,
     /// Refused and failed requests with their labels.

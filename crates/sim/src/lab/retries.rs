@@ -39,6 +39,9 @@ impl Simulation<'_> {
             | Refusal::Deadline { retry_after } => Some(retry_after),
             _ => None,
         };
+        if self.has_other(request) {
+            return self.refuse(now, request);
+        }
         let pending = self.pending.get_mut(&request).filter(|it| it.retries < self.config.retries_max);
         match (pending, retry_after) {
             (Some(pending), Some(span)) => {

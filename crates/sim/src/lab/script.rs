@@ -5,6 +5,7 @@
 //! ```text
 //! 60s   join 2xh200-8b     two more workers; `2xh200-8b@decode` gives them a role
 //! 90s   slow 3 2.5         worker 3 takes 2.5 times as long from here on; 1 restores it
+//! 95s   stall 3 2s         worker 3 does nothing for two seconds, after the step under way
 //! 2m    drain 0            no new requests there; `resume 0` ends it
 //! 150s  leave 1            the worker is removed; it finishes its requests
 //! 3m    crash 2            its process dies and its requests are lost; `start 2` brings it back, empty
@@ -33,6 +34,7 @@ pub(super) enum ScriptAction {
     Drain(u32),
     Resume(u32),
     Slow { worker: u32, factor: f64 },
+    Stall { worker: u32, span: Duration },
     Crash(u32),
     Start(u32),
     Restart(u32),
@@ -87,7 +89,7 @@ impl Script {
                     }
                     continue;
                 }
-                ScriptAction::Slow { worker, .. } => worker,
+                ScriptAction::Slow { worker, .. } | ScriptAction::Stall { worker, .. } => worker,
                 ScriptAction::Leave(worker)
                 | ScriptAction::Drain(worker)
                 | ScriptAction::Resume(worker)
@@ -134,13 +136,14 @@ fn parse_action(line: &str) -> Result<(Instant, ScriptAction), String> {
         ["slow", worker, factor] => {
             ScriptAction::Slow { worker: number(worker)?, factor: factor_of(factor)? }
         }
+        ["stall", worker, span] => ScriptAction::Stall { worker: number(worker)?, span: time(span)? },
         ["crash", worker] => ScriptAction::Crash(number(worker)?),
         ["start", worker] => ScriptAction::Start(number(worker)?),
         ["restart", worker] => ScriptAction::Restart(number(worker)?),
         _ => {
             return Err(format!(
-                "\"{}\" is not an action; known: join [Nx]PROFILE, leave N, drain N, resume N, slow N FACTOR, crash N, \
-                 start N, restart N",
+                "\"{}\" is not an action; known: join [Nx]PROFILE, leave N, drain N, resume N, slow N FACTOR, stall N \
+                 TIME, crash N, start N, restart N",
                 rest.join(" ")
             ));
         }

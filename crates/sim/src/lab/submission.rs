@@ -8,7 +8,7 @@ use maitre_dispatch::{Event, Failure, Placement};
 use super::legs::PrefillLeg;
 use super::pulls::ArrivedKv;
 use super::worker::Submission;
-use super::{SimEvent, Simulation, prepared};
+use super::{SimEvent, Simulation, hedges, prepared};
 use crate::engine::{Finish, Job, KnownPrompt, Transfer};
 
 impl Simulation<'_> {
@@ -29,9 +29,12 @@ impl Simulation<'_> {
             pending.predicted = predicted.and_then(|it| Duration::try_from_secs_f64(it).ok());
             pending.placed_at = now;
         }
-        if let (Some(pending), Some(deadline)) = (self.pending.get(&request), placement.deadline) {
-            let attempt = pending.attempt;
+        let Some(attempt) = self.pending.get(&request).map(|it| it.attempt) else { return };
+        if let Some(deadline) = placement.deadline {
             self.schedule(deadline, SimEvent::Deadline { request, attempt });
+        }
+        if let Some(at) = placement.hedge_at {
+            self.schedule(at, SimEvent::Hedge { request, attempt });
         }
     }
 
@@ -77,7 +80,7 @@ impl Simulation<'_> {
             let ideal = ideal.min(tokens.len() as u32 - 1);
             tokens.drain(..ideal as usize);
             known = KnownPrompt { elsewhere_tokens: ideal, ..KnownPrompt::default() };
-            root = root.with(request);
+            root = root.with(hedges::first_of(request));
         }
         let (answer_tokens, finish) = match transfer {
             // Engines generate one token with a prefill, and hold the blocks of an answer that ends at its limit.

@@ -13,6 +13,7 @@ use crate::report::{ReportRow, Targets};
 use crate::trace::{Piece, Request, Trace};
 
 mod chunks;
+mod hedges;
 mod legs;
 mod pulls;
 mod queue;

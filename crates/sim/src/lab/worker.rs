@@ -30,6 +30,8 @@ pub(super) struct SimWorker {
     pub(super) store_link: Link,
     /// How many times as long everything takes.
     pub(super) slowness: f64,
+    /// No step begins before.
+    pub(super) stalled_until: Instant,
     pub(super) up: bool,
     pub(super) is_draining: bool,
     pub(super) is_gone: bool,
@@ -78,6 +80,7 @@ impl SimWorker {
             link,
             store_link: link,
             slowness: 1.0,
+            stalled_until: Instant::ZERO,
             up: true,
             is_draining: false,
             is_gone: false,
@@ -116,7 +119,7 @@ impl SimWorker {
     }
 
     /// Begins a step, unless one is running or there is nothing to do.
-    pub(super) fn begin_step(&mut self) -> Option<Duration> {
+    pub(super) fn begin_step(&mut self, now: Instant) -> Option<Duration> {
         if self.stepping {
             return None;
         }
@@ -124,7 +127,7 @@ impl SimWorker {
         let span = if self.slowness == 1.0 { span } else { span.mul_f64(self.slowness) };
         self.stepping = true;
         self.busy += span;
-        Some(span)
+        Some(span + self.stalled_until.since(now))
     }
 
     pub(super) fn finish_step(&mut self, now: Instant, outputs: &mut Vec<TokenOutput>) {

@@ -150,6 +150,7 @@ fn summary(effects: &[Effect]) -> String {
                 let why = match refusal {
                     Refusal::UnknownModel | Refusal::ModelRequired => "unknown",
                     Refusal::NoWorker => "no worker",
+                    Refusal::StateLost => "lost",
                     Refusal::QueueFull { .. } => "full",
                     Refusal::RateLimited { .. } => "limited",
                     Refusal::Deadline { .. } => "late",

@@ -10,6 +10,7 @@ use maitre_fleet::estimate::Counted;
 use tracing::debug;
 
 use super::{RequestGuard, ResponseSoFar, Scheduled};
+use crate::metrics::Hedged;
 use crate::outcome::RequestOutcome;
 use crate::record::{RecordEnding, RecordedTimes};
 use crate::traces::TraceEnding;
@@ -147,6 +148,7 @@ impl RequestGuard {
             waited_ms = scheduled.map_or(0, |it| it.waited.as_millis() as u64),
             attempt = placement.map(|it| it.attempt),
             continued = self.response.continuations,
+            hedged = self.hedged.map(Hedged::name),
             ttft_ms = self.ttft().map(|it| it.as_millis() as u64),
             total_ms = now.since(self.arrived).as_millis() as u64,
             prompt_tokens = usage.and_then(|it| it.prompt_tokens),

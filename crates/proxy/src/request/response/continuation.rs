@@ -12,6 +12,7 @@ use http::header::{HeaderMap, HeaderValue};
 use maitre_dialect::continuation::{Break, ContinuableStream, Flow, Obstacle, serves};
 use maitre_dispatch::{Event, Failure, Placement};
 use maitre_fleet::Evidence;
+use maitre_net::wake_gate::Gated;
 use tracing::debug;
 
 use super::super::arrive::Arrived;
@@ -38,16 +39,32 @@ pub(crate) enum Cover {
 /// A request that can be sent again.
 pub(crate) struct CoveredRequest {
     /// None once the stream cannot be continued: its body is not kept for nothing.
-    arrived: Option<Arc<Arrived>>,
-    rewrite: BodyRewrite,
-    stream: ContinuableStream,
+    pub(super) arrived: Option<Arc<Arrived>>,
+    pub(super) rewrite: BodyRewrite,
+    pub(super) stream: ContinuableStream,
 }
 
 /// A stream that can go on at another worker.
 pub(super) struct Continuation {
-    request: CoveredRequest,
+    pub(super) request: CoveredRequest,
     memory: TokenReservation,
     metrics: Arc<Metrics>,
+    pub(super) hand_over: HandOverSignal,
+}
+
+/// Ready when the stream should leave its worker, which is drained.
+type HandOverSignal = Gated<Pin<Box<dyn Future<Output = ()> + Send>>>;
+
+fn hand_over_signal(link: &Link) -> HandOverSignal {
+    Gated::new(Box::pin(link.hands_over().cancelled_owned()))
+}
+
+/// The rest of a stream, to be sent to another worker.
+#[derive(Clone, Copy)]
+pub(super) struct RestOf<'a> {
+    pub(super) arrived: &'a Arrived,
+    pub(super) rewrite: &'a BodyRewrite,
+    pub(super) stream: &'a ContinuableStream,
 }
 
 /// A stream on its way to another worker.
@@ -88,7 +105,7 @@ impl Cover {
         match begun {
             Ok(request) => {
                 let (memory, metrics) = (state.token_ids.reserve(), state.metrics.clone());
-                Some(Continuation { request, memory, metrics })
+                Some(Continuation { request, memory, metrics, hand_over: hand_over_signal(link) })
             }
             Err(obstacle) => {
                 state.metrics.continuations.streamed(Some(obstacle));
@@ -177,8 +194,11 @@ impl ResponseStream {
     }
 
     /// Goes on with the response of another worker.
-    fn go_on_with(&mut self, started: StartedResponse) {
+    pub(super) fn go_on_with(&mut self, started: StartedResponse) {
         let StartedResponse { link, upstream, sent, first, .. } = started;
+        if let Some(continuation) = &mut self.continuation {
+            continuation.hand_over = hand_over_signal(&link);
+        }
         self.link = link;
         self.upstream = Some(upstream);
         self.guard.resumed(sent);
@@ -246,10 +266,12 @@ pub(super) fn send_plain(mut stream: Box<ResponseStream>) -> Continuing {
 
 /// The response of the worker that goes on; none if no worker does.
 async fn resume(guard: &mut RequestGuard, request: &CoveredRequest, tokens: u64) -> Option<StartedResponse> {
+    let CoveredRequest { arrived, rewrite, stream } = request;
+    let rest = RestOf { arrived: arrived.as_deref()?, rewrite, stream };
     let mut decision = guard.interrupted(tokens);
     loop {
         let placement = guard.decided(decision).await.ok()?;
-        match attempt(&guard.lane, request, placement).await {
+        match attempt(&guard.lane, rest, placement).await {
             Ok(started) => return Some(started),
             Err(failure) => decision = guard.attempt_failed(failure),
         }
@@ -257,15 +279,13 @@ async fn resume(guard: &mut RequestGuard, request: &CoveredRequest, tokens: u64)
 }
 
 /// One attempt to go on. It ends early if the worker becomes unhealthy.
-async fn attempt(
+pub(super) async fn attempt(
     lane: &Lane,
-    request: &CoveredRequest,
+    RestOf { arrived, rewrite, stream }: RestOf<'_>,
     placement: Placement,
 ) -> Result<StartedResponse, Failure> {
-    let CoveredRequest { arrived, rewrite, stream } = request;
     let brain = &lane.state.brain;
     let link = brain.link(placement.worker).ok_or(Failure::Refused)?;
-    let arrived = arrived.as_deref().ok_or(Failure::Busy)?;
     let route = arrived.route().ok_or(Failure::Busy)?;
     let takes_ids = |it| serves(it, route) && !link.has_replied(route, TokenIdReply::Refused);
     if !link.expected_kind().is_some_and(takes_ids) {

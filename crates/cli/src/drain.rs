@@ -1,0 +1,119 @@
+//! `maitre drain`: takes a worker out of a running router, and waits until it is empty.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context as _, anyhow};
+use bytes::Bytes;
+use clap::{Arg, ArgAction, ArgMatches, Command};
+use maitre_console::clock::Stopwatch;
+use maitre_console::out;
+use maitre_views::text::escaped;
+use maitre_views::worker::{WorkerList, WorkerView};
+use tokio::time::sleep;
+
+use crate::operator::client::Client;
+use crate::operator::not_asked;
+use crate::operator::target::{self, KeyPlaces, Target};
+use crate::operator::trouble::Trouble;
+
+/// Between two looks at the worker.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+
+const HELP: &str = "\
+The worker gets no new requests, and keeps those it has until they end. With --hand-over, streams that can be continued
+(see `serve --continue`) go on at other workers at once. `maitre drain WORKER --resume` sends it requests again.
+Exit status: 0 if the worker is empty, 1 if it still has requests after --wait, 2 if the router cannot be asked.";
+
+pub fn command() -> Command {
+    Command::new("drain")
+        .about("Take a worker out of a running router, without losing a request")
+        .after_help(HELP)
+        .args(target::args())
+        .args([
+            Arg::new("hand-over")
+                .long("hand-over")
+                .action(ArgAction::SetTrue)
+                .help("Let other workers go on with its streams"),
+            Arg::new("resume")
+                .long("resume")
+                .action(ArgAction::SetTrue)
+                .conflicts_with_all(["hand-over", "wait"])
+                .help("Send it requests again"),
+            Arg::new("wait")
+                .long("wait")
+                .value_name("DURATION")
+                .default_value("30s")
+                .value_parser(maitre_config::duration)
+                .help("How long to wait until it is empty"),
+            Arg::new("worker")
+                .value_name("WORKER")
+                .required(true)
+                .help("Its number or its URL, as `maitre top` shows them"),
+        ])
+}
+
+pub fn run(matches: &ArgMatches) -> anyhow::Result<ExitCode> {
+    let target = match Target::read(matches, &KeyPlaces::from_environment()) {
+        Ok(target) => target,
+        Err(error) => return Ok(not_asked(&format_args!("{error:#}"))),
+    };
+    let name: &String = matches.get_one("worker").context("worker")?;
+    let wait = *matches.get_one::<Duration>("wait").context("wait")?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let client = Client::new(&target);
+    runtime.block_on(async {
+        let worker = match find(&client, name).await {
+            Ok(Some(worker)) => worker,
+            Ok(None) => return Ok(not_asked(&anyhow!("{}: no worker {name}", client.url))),
+            Err(trouble) => return Ok(not_asked(&trouble)),
+        };
+        let act = match (matches.get_flag("resume"), matches.get_flag("hand-over")) {
+            (true, _) => "resume",
+            (false, true) => "drain?hand_over=true",
+            (false, false) => "drain",
+        };
+        let asked = client.post::<WorkerView>(&path(&worker, act), Bytes::new()).await;
+        match asked {
+            Err(trouble) => Ok(not_asked(&trouble)),
+            Ok(_) if act == "resume" => {
+                out::print(&escaped(&format!("{}: gets requests again\n", worker.url)))?;
+                Ok(ExitCode::SUCCESS)
+            }
+            Ok(_) => until_empty(&client, &worker, wait).await,
+        }
+    })
+}
+
+fn path(worker: &WorkerView, act: &str) -> String {
+    format!("/admin/v1/workers/{}/{act}", worker.id)
+}
+
+async fn find(client: &Client, name: &str) -> Result<Option<WorkerView>, Trouble> {
+    let WorkerList { workers } = client.get("/admin/v1/workers").await?;
+    Ok(workers.into_iter().find(|it| it.url.to_string() == name || it.id.to_string() == name))
+}
+
+/// Waits until the worker has no request of this router.
+async fn until_empty(client: &Client, worker: &WorkerView, wait: Duration) -> anyhow::Result<ExitCode> {
+    let began = Stopwatch::start();
+    loop {
+        let now: WorkerView = match client.get(&format!("/admin/v1/workers/{}", worker.id)).await {
+            Ok(now) => now,
+            Err(trouble) => return Ok(not_asked(&trouble)),
+        };
+        let took = began.elapsed();
+        // Another router has its own requests there, and is drained by its own operator.
+        let left = now.requests.saturating_sub(now.other_routers.requests);
+        if left == 0 {
+            out::print(&escaped(&format!("{}: empty after {:.1} s\n", worker.url, took.as_secs_f64())))?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        if took >= wait {
+            let seconds = took.as_secs_f64();
+            out::print(&escaped(&format!("{}: {left} requests left after {seconds:.1} s\n", worker.url)))?;
+            return Ok(ExitCode::FAILURE);
+        }
+        sleep(LOOK_EVERY).await;
+    }
+}
