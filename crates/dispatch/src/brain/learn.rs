@@ -14,17 +14,22 @@ const PIECES_MIN: u32 = 8;
 
 impl Brain {
     /// Until enough responses have ended, those under way are all there is to learn from: with responses of a minute
-    /// each, a fleet was full before the first one had ended.
+    /// each, a fleet was full before the first one had ended. The same holds for the pace of each worker: a slow one that
+    /// held a popular prefix had a hundred requests before its first response had ended.
     pub(super) fn streamed(&mut self, now: Instant, request: RequestId, pieces: u32) {
         let Some(request) = self.pending.get_mut(&request.0) else { return };
         self.parts.learn_step_time(now, request, pieces);
         let Some(attempt) = request.attempt().filter(|_| request.form == Form::Stream) else { return };
+        let worker = self.parts.fleet.worker(attempt.worker);
+        let has_few_steps = worker.is_some_and(|it| it.rates.has_few_steps());
         let Some(estimate) = request.model().and_then(|it| self.parts.fleet.estimate_mut(it)) else { return };
-        if !estimate.is_new() {
-            return;
+        let is_new = estimate.is_new();
+        if is_new {
+            estimate.learn_at_least(request.delivered.0 + u64::from(pieces));
         }
-        estimate.learn_at_least(request.delivered.0 + u64::from(pieces));
-        self.parts.learn_pace(now, Form::Stream, attempt, pieces.saturating_sub(1));
+        if is_new || has_few_steps {
+            self.parts.learn_pace(now, Form::Stream, attempt, pieces.saturating_sub(1));
+        }
     }
 }
 

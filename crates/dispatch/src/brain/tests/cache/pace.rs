@@ -88,6 +88,31 @@ fn a_slow_worker_is_tried_again_with_a_request_that_can_afford_it() {
     assert!((1..=20).contains(&trials), "{trials} trials, at most one request in twenty");
 }
 
+/// A worker whose steps take five times as long is known before its first response has ended, also when the lengths of
+/// responses are known already.
+#[test]
+fn a_stream_under_way_shows_a_slow_worker() {
+    let mut harness = Harness::cached(2, Name::RoundRobin, 1);
+    let counted = Counted { prompt: None, cached: None, answer: Some(100) };
+    for request in 0..100 {
+        let worker = harness.placement(arrival(request, Some("llama"))).worker;
+        harness.begin(request);
+        let request = RequestId(request);
+        if worker == WorkerId(0) {
+            harness.now = harness.now + STEP * 99;
+            harness.on(Event::Finished { request, counted: Some(counted), pieces: 100 });
+            continue;
+        }
+        if request.0 > 60 {
+            harness.now = harness.now + STEP * 5 * 31;
+            harness.on(Event::Streamed { request, pieces: 32 });
+        }
+        harness.on(Event::Left { request });
+    }
+    let [fast, slow] = [0, 1].map(|it| harness.brain.fleet().worker(WorkerId(it)).unwrap().rates.decode.base);
+    assert!(slow > 1.5 * fast, "{slow} s a step beside {fast} s");
+}
+
 #[test]
 fn a_worker_five_times_slower_gets_less_by_its_unstreamed_responses() {
     let (harness, [fast, slow]) = run(Form::Whole, 60);
