@@ -4,6 +4,7 @@
 //! variable follow from its key.
 
 mod cluster;
+mod programs;
 mod scaling;
 mod strategies;
 mod trust;
@@ -25,6 +26,7 @@ use crate::types::{
     URL_PATH, URL_PATTERN, WORKER_LIST, WORKER_SOURCE,
 };
 use cluster::CLUSTER;
+use programs::PROGRAMS;
 use scaling::SCALING;
 use strategies::{
     CACHE_AWARE, DUALMAP, DYNAMO_COST, PREBLE, PREFIX_HASH, SESSION, STICKY_UNTIL_SATURATED, WEIGHTED,
@@ -91,6 +93,7 @@ pub(crate) static SECTIONS: &[Section] = &[
     Section { title: Some("Decisions"), knobs: DECISIONS },
     Section { title: Some("Queue"), knobs: QUEUE },
     Section { title: Some("Tenants"), knobs: TENANTS },
+    Section { title: Some("Programs"), knobs: PROGRAMS },
     Section { title: Some("Scaling"), knobs: SCALING },
     Section { title: Some("TLS"), knobs: TLS },
     Section { title: Some("Limits"), knobs: LIMITS },

@@ -11,6 +11,7 @@ use http::uri::PathAndQuery;
 use http::{HeaderName, HeaderValue};
 use maitre_discover::WorkerSource;
 use maitre_discover::api_address::ApiAddress;
+use maitre_dispatch::programs::ProgramRule;
 use maitre_net::tls::ClientAuth;
 use maitre_net::worker_url::WorkerUrl;
 use maitre_policy::Name;
@@ -31,6 +32,14 @@ pub(crate) const PRIORITY_ORDER: OneOf<PriorityOrder> = OneOf(
 );
 pub(crate) const SPLIT_RULE: OneOf<SplitRule> =
     OneOf("RULE", &[("price", SplitRule::Price), ("always", SplitRule::Always), ("never", SplitRule::Never)]);
+pub(crate) const PROGRAM_RULE: OneOf<ProgramRule> = OneOf(
+    "MEMORY",
+    &[
+        ("off", ProgramRule::Off),
+        ("working-set", ProgramRule::WorkingSet),
+        ("thunder-agent", ProgramRule::ThunderAgent),
+    ],
+);
 pub(crate) const ON_OFF: OneOf<bool> = OneOf("STATE", &[("off", false), ("on", true)]);
 pub(crate) const BROKEN_STREAMS: OneOf<BrokenStreams> =
     OneOf("STATE", &[("off", BrokenStreams::End), ("on", BrokenStreams::Continue)]);

@@ -290,6 +290,7 @@ fn arrival(request: RequestId, prompt: &PromptChain) -> Arrival<'_> {
         decodes: Decodes::Yes,
         form: Form::Stream,
         session: None,
+        program: None,
         head: None,
         class: ClassId(1),
         tenant: TenantId(0),

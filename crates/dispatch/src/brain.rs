@@ -26,6 +26,7 @@ use crate::peers::Outbox;
 use crate::placer::Placer;
 use crate::placer::strategies::Strategies;
 use crate::placer::survey::Survey;
+use crate::programs::{ProgramCounts, Programs};
 use crate::request::PendingRequest;
 use crate::reservations::Reservations;
 use crate::scaling::{ModelScaling, Scaling, ScalingSources};
@@ -41,6 +42,7 @@ mod learn;
 mod models;
 mod peer_updates;
 mod plan;
+mod programs;
 mod pull;
 mod queue;
 pub mod reconfigure;
@@ -74,6 +76,7 @@ struct Parts {
     owners: Recent<u64>,
     scheduler: Scheduler,
     placer: Placer,
+    programs: Programs,
     observer: Observer,
     scaling: Scaling,
 }
@@ -98,6 +101,7 @@ impl Brain {
                 owners: Recent::new(state_owners::OWNERS_MAX),
                 scheduler: Scheduler::new(settings.budget),
                 placer: Placer::new(strategies, settings.needs(), settings.seed),
+                programs: Programs::new(settings.programs),
                 observer: Observer::new(settings.watch(), settings.shares, settings.seed),
                 scaling: Scaling::default(),
                 settings,
@@ -137,6 +141,11 @@ impl Brain {
     /// When the brain wants a `Tick` though nothing has happened.
     pub fn due(&self) -> Option<Instant> {
         self.parts.scheduler.due()
+    }
+
+    /// What programs have in memory.
+    pub fn program_counts(&self) -> ProgramCounts {
+        self.parts.programs.counts()
     }
 
     /// The concurrency limit of a worker; none while the queue is off.
@@ -225,6 +234,7 @@ impl Brain {
         let freed = if self.parts.scheduler.waiting() > 0 { self.freed_by(&event) } else { Freed::Nowhere };
         self.apply(now, event, effects);
         self.serve_queues(now, freed, effects);
+        self.release_held(now, effects);
     }
 
     fn apply(&mut self, now: Instant, event: Event<'_>, effects: &mut Vec<Effect>) {
@@ -339,6 +349,8 @@ impl Brain {
         let mut changes = Vec::new();
         self.parts.fleet.settle(now, &mut changes);
         self.parts.cache.tick(now);
+        self.parts.programs.tick(now, &self.parts.fleet);
+        self.refuse_late_held(now, effects);
         self.presume_prefilled(now);
         self.parts.scheduler.count_workers(&self.parts.fleet);
         self.parts.observer.tick(now, &self.parts.fleet);

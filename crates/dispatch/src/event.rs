@@ -216,6 +216,8 @@ pub struct Arrival<'a> {
     pub decodes: Decodes,
     pub form: Form,
     pub session: Option<u64>,
+    /// The program that it is a call of, if its client says so.
+    pub program: Option<u64>,
     pub head: Option<u64>,
     pub class: ClassId,
     pub tenant: TenantId,

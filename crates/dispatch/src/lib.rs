@@ -14,6 +14,7 @@ mod long_prefills;
 pub mod observer;
 pub mod peers;
 pub mod placer;
+pub mod programs;
 mod request;
 mod reservations;
 pub mod scaling;

@@ -23,6 +23,7 @@ use maitre_queue::limits::{Caps, WorkerLimits, limits, limits_of_first};
 use crate::cache::{Cache, CacheQuery, PromptChain};
 use crate::capacity::Knee;
 use crate::long_prefills::LongPrefills;
+use crate::programs::{ProgramId, Programs};
 use crate::reservations::{Reservation, Reservations};
 use in_use::InUse;
 use pins::EarlyPins;
@@ -47,6 +48,7 @@ pub(crate) struct Query<'a> {
     pub(crate) watch: PullWatch,
     /// Its own claim, which does not count against it.
     pub(crate) reservation: Option<&'a Reservation>,
+    pub(crate) program: Option<ProgramId>,
 }
 
 impl Query<'_> {
@@ -70,6 +72,7 @@ pub(crate) struct World<'a> {
     pub(crate) cache: &'a mut Cache,
     pub(crate) reservations: &'a Reservations,
     pub(crate) long_prefills: &'a LongPrefills,
+    pub(crate) programs: &'a Programs,
 }
 
 /// By which rules a worker is open to a request.
@@ -285,8 +288,9 @@ impl Placer {
     /// strategy uses that. Returns whether there are any.
     fn look_up(&mut self, world: &mut World<'_>, query: &Query<'_>, mode: Mode) -> bool {
         self.survey.trial_prefill = TRIAL_PREFILL * world.fleet.mean_prefill();
-        let Survey { snapshots, held, pulls, held_usually, last_sent, .. } = &mut self.survey;
+        let Survey { snapshots, held, pulls, held_usually, last_sent, displaced, .. } = &mut self.survey;
         pulls.clear();
+        displaced.clear();
         world.fleet.snapshots(world.now, query.wanted, query.barred, snapshots);
         let prefill = self.prefill.find(world, query);
         // Without an answer to decode, any worker will do.
@@ -329,6 +333,11 @@ impl Placer {
             None => held.clear(),
         }
         pulls.look((world, query), (snapshots, held), &self.unfinished);
+        if world.programs.is_on() {
+            let tokens = (query.ask.prefill + query.ask.decode).0;
+            let seconds = |it: &WorkerSnapshot| world.programs.displaced_seconds(query.program, tokens, it);
+            displaced.extend(snapshots.iter().map(seconds));
+        }
         self.prefill.look(world, query, name.needs().cache);
         true
     }

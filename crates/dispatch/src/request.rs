@@ -13,6 +13,7 @@ use crate::cache::{Prediction, PromptChain};
 use crate::event::{Failure, Form};
 use crate::observer::Ticket;
 use crate::placer::{Query, model_of};
+use crate::programs::ProgramId;
 use crate::reservations::Reservation;
 
 #[derive(Clone, Debug)]
@@ -60,6 +61,7 @@ pub(crate) struct PendingRequest {
     /// When a gateway said that it had sent the request to another worker. How long that one has had it is not known, so
     /// its first token teaches nothing.
     pub(crate) moved: Option<Instant>,
+    pub(crate) program: Option<ProgramId>,
 }
 
 /// Which of two attempts of one request this is.
@@ -210,6 +212,7 @@ impl PendingRequest {
                 Form::Whole => PullWatch::Nothing,
             },
             reservation: self.reservation(),
+            program: self.program,
         }
     }
 

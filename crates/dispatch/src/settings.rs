@@ -12,6 +12,7 @@ use maitre_queue as queue;
 
 use crate::observer::ObserverSettings;
 use crate::observer::decision::RecordSettings;
+use crate::programs::ProgramSettings;
 use crate::scheduler::retry_budget::RetryIncome;
 
 #[derive(Clone, Debug)]
@@ -31,6 +32,7 @@ pub struct BrainSettings {
     pub index: index::IndexSettings,
     pub queue: queue::QueueSettings,
     pub scaling: ScalingSettings,
+    pub programs: ProgramSettings,
     /// Every prompt is read, even if no strategy uses caches, since the traffic is recorded.
     pub reads_all: bool,
     pub explain: RecordSettings,
@@ -84,6 +86,7 @@ impl Default for BrainSettings {
             index: index::IndexSettings::default(),
             queue: queue::QueueSettings::default(),
             scaling: ScalingSettings::default(),
+            programs: ProgramSettings::default(),
             reads_all: false,
             explain: RecordSettings::default(),
             shadows: Vec::new(),

@@ -177,7 +177,7 @@ pub fn terms(ask: &Ask, candidate: &Candidate) -> DelayTerms {
             * ((prefill + pulled(candidate)) * candidate.room.map_or(0.0, |it| full(it, candidate.holds))),
         others: OTHERS * (requests.sqrt() * (prefill + steps * pace.step_request)),
         answer: ANSWER * answer,
-        room: candidate.room.map_or(0.0, |it| room(it, held, requests)),
+        room: candidate.room.map_or(0.0, |it| room(it, held, requests)) + candidate.displaced_seconds,
         adapter: adapter(candidate, || answer),
     }
 }

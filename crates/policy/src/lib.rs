@@ -78,6 +78,8 @@ pub struct Candidate {
     /// Seconds until the promised prefill is done.
     pub wait_seconds: f64,
     pub room: Option<KvRoom>,
+    /// Seconds of prefill that programs lose whose memory this request would take.
+    pub displaced_seconds: f64,
     pub reported: FreshLoad,
     pub adapter: AdapterSlot,
 }

@@ -290,6 +290,7 @@ pub(crate) mod tests {
             pace: PACE,
             wait_seconds: prefill as f64 * PACE.prefill_token,
             room: None,
+            displaced_seconds: 0.0,
             reported: FreshLoad::default(),
             adapter: AdapterSlot::Ready,
         };

@@ -14,6 +14,7 @@ mod progress;
 mod report_file;
 mod roles;
 mod series;
+mod sessions;
 mod sharing;
 pub mod table;
 
@@ -95,6 +96,7 @@ pub fn command() -> Command {
     Command::new("replay")
         .about("Every strategy on the same traffic, in virtual time")
         .args(study::args())
+        .args(sessions::args())
         .args(own)
         .args(roles::args())
         .args(sharing::args())
@@ -118,6 +120,10 @@ pub fn run(matches: &ArgMatches) -> anyhow::Result<ExitCode> {
     for speed in &speeds {
         anyhow::ensure!((0.001..=1_000.0).contains(speed), "--speed {speed}: 0.001 to 1000 are possible");
     }
+    anyhow::ensure!(
+        study.sessions.is_none() || speeds == [1.0],
+        "--speed: sessions have no arrival times; --sessions says how many are open at once"
+    );
     let file = matches.get_one::<PathBuf>("html").map(|it| ReportFile::new(it)).transpose()?;
     let jobs = matches.get_one::<u32>("jobs").map(|&it| it as usize);
     let mut runs =
@@ -216,7 +222,10 @@ pub(crate) struct Task<'a> {
 /// All conditions at all speeds.
 fn play_all(study: &Study, conditions: Conditions<'_>, speeds: &[f64], jobs: Option<usize>) -> Vec<Run> {
     let traces: Vec<Trace> = speeds.iter().map(|&it| study.hastened(it)).collect();
-    let decks = decks(study, &traces);
+    let decks = match &study.sessions {
+        Some(sessions) => vec![sessions.prepare(study.block_tokens, &study.fleet[0])],
+        None => decks(study, &traces),
+    };
     let mut tasks: Vec<Task<'_>> = Vec::new();
     for (prepared, &speed) in decks.iter().zip(speeds) {
         for (name, rules) in conditions.each() {
@@ -335,6 +344,7 @@ fn report(study: &Study, runs: &[Run]) -> Value {
         "kv_store_tokens": study.store.map(|it| it.tokens),
         "knowledge": knowledge_word(study.knowledge),
         "queue": queue_word(study),
+        "sessions": study.sessions.as_ref().map(sessions::SessionStudy::json),
         "chunks": study.chunks.engines.map(|it| json!({
             "recomputed": it.recomputed(),
             "known": !study.chunks.is_hidden,
@@ -490,6 +500,54 @@ mod tests {
             assert!(error.contains(expected), "{workers} {args:?}: {error}");
         }
         assert_eq!(rules("1@prefill,1@decode", &["--set", "split=always"]).unwrap().1, [SplitRule::Always]);
+    }
+
+    const SESSIONS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../traces/claude-code-sessions.jsonl.gz");
+
+    fn session_study(args: &[&str]) -> anyhow::Result<(Study, Vec<StrategyChoice>)> {
+        let words = ["replay", "--trace", SESSIONS, "--strategy", "least-delay", "--block-tokens", "256"];
+        let matches = command().try_get_matches_from(words.iter().chain(args))?;
+        let study = Study::read(&matches, "2")?;
+        let choices = choices(&matches, &study)?;
+        Ok((study, choices))
+    }
+
+    const PLAYED: &str = "--sessions 2,1 --limit 4 --queue off --think-max 5s --session-tokens-max 45000";
+
+    #[test]
+    fn sessions_are_played_as_closed_loops() {
+        let (study, choices) = session_study(&PLAYED.split(' ').collect::<Vec<_>>()).unwrap();
+        let runs = play_all(&study, fixed(&choices, &[SplitRule::Price]), &[1.0], Some(1));
+        let report = report(&study, &runs);
+        let row = &report["rows"][0];
+        let number = |key: &str| row[key].as_f64().unwrap();
+        assert_eq!((&row["sessions"], &row["sessions_lost"]), (&json!(4), &json!(0)));
+        assert!(
+            number("task_p50_s") <= number("task_mean_s") && number("task_mean_s") < number("task_p99_s")
+        );
+        assert!(number("slowdown_mean") >= 0.99 && number("calls_per_s") > 0.0, "{row}");
+        let of_tenants =
+            report["tenants"].as_array().unwrap().iter().map(|it| it["sessions"].as_u64().unwrap());
+        assert_eq!(of_tenants.collect::<Vec<_>>(), [2, 2]);
+        let text = table::draw(&study, &runs);
+        assert!(text.contains("4 sessions") && text.contains("2 and 1 at once"), "{text}");
+    }
+
+    #[test]
+    fn sessions_that_cannot_be_played_are_refused() {
+        for (args, expected) in [
+            (&["--limit", "3"][..], "add --sessions"),
+            (&["--sessions", "2", "--session-tokens-max", "9"], "no session has calls of at most 9 tokens"),
+            (
+                &["--sessions", "2", "--session-tokens-max", "900000", "--kv-tokens", "50000"],
+                "--session-tokens-max 49920",
+            ),
+            (&["--sessions", "0"], "0 is not in"),
+            (&["--think-max", "5s"], "--sessions"),
+        ] {
+            let error = format!("{:#}", session_study(args).unwrap_err());
+            assert!(error.contains(expected), "{args:?}: {error}");
+        }
     }
 
     #[test]

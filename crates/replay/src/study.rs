@@ -20,6 +20,7 @@ use maitre_sim::profile::Profile;
 use maitre_sim::report::{CacheKnowledge, Targets};
 use maitre_sim::trace::Trace;
 
+use crate::sessions::SessionStudy;
 use maitre_config::{self as config, Config};
 use maitre_console::clock::Stopwatch;
 
@@ -90,6 +91,8 @@ pub enum QueueUse {
 #[derive(Clone, Debug)]
 pub struct Study {
     pub trace: Trace,
+    /// The sessions that the trace consists of, if it does.
+    pub sessions: Option<SessionStudy>,
     pub source: String,
     pub fleet: Vec<Profile>,
     /// Of each worker of the fleet.
@@ -169,7 +172,7 @@ fn traffic_args() -> Vec<Arg> {
             .long("limit")
             .value_name("N")
             .value_parser(value_parser!(usize))
-            .help("Only the first N requests"),
+            .help("Only the first N requests, or sessions"),
         Arg::new("seed")
             .long("seed")
             .value_name("N")
@@ -292,8 +295,13 @@ impl Study {
     pub fn read(matches: &ArgMatches, workers: &str) -> anyhow::Result<Study> {
         let seed = *matches.get_one("seed").context("seed")?;
         let source: &String = matches.get_one("trace").context("trace")?;
-        let mut trace = crate::trace::load(source, seed)?;
-        trace.requests.truncate(matches.get_one("limit").copied().unwrap_or(usize::MAX));
+        let sessions = crate::sessions::read(matches, source)?;
+        let limit = matches.get_one("limit").copied().unwrap_or(usize::MAX);
+        let mut trace = match &sessions {
+            Some(sessions) => sessions.trace.trace.clone(),
+            None => crate::trace::load(source, seed).map_err(|it| crate::sessions::explain(source, it))?,
+        };
+        trace.requests.truncate(if sessions.is_some() { usize::MAX } else { limit });
         anyhow::ensure!(!trace.requests.is_empty(), "--limit leaves no request");
         let profile: &String = matches.get_one("profile").context("profile")?;
         let (fleet, roles): (Vec<Profile>, Vec<Role>) = fleet(workers, profile)?.into_iter().unzip();
@@ -303,8 +311,11 @@ impl Study {
         };
         let kv_tokens: Option<u64> = matches.get_one("kv-tokens").copied();
         let set = |it: Profile| it.with_cache(kv_tokens.unwrap_or_else(|| it.kv_tokens()), block_tokens);
-        let fleet: Vec<Profile> = fleet.into_iter().map(set).collect();
+        let mut fleet: Vec<Profile> = fleet.into_iter().map(set).collect();
         check_blocks(&fleet)?;
+        if let Some(sessions) = &sessions {
+            sessions.fit(&mut fleet)?;
+        }
         let mut script = match matches.get_one::<PathBuf>("script") {
             Some(path) => read_script(path)?,
             None => Script::default(),
@@ -316,6 +327,7 @@ impl Study {
         anyhow::ensure!(scrape_every >= Duration::from_millis(1), "--scrape-every: at least 1ms");
         Ok(Study {
             trace,
+            sessions,
             source: source.clone(),
             fleet,
             roles,
@@ -421,6 +433,8 @@ impl Study {
             pulls: self.pulls.clone(),
             store: self.store,
             chunks: self.chunks,
+            sessions: self.sessions.as_ref().map_or_else(Vec::new, |it| it.open.clone()),
+            are_sessions_hidden: self.sessions.as_ref().is_some_and(|it| it.are_hidden),
             ..LabConfig::new(self.fleet.clone(), brain)
         };
         lab::play(&settings, prepared, &mut Watch { watch: Stopwatch::start(), progress })

@@ -42,6 +42,18 @@ pub(super) const COLUMNS: &[Column] = &[
         |it| it.knowledge.map(|it| f64::from(it as u8)),
         |it| it.knowledge.map_or_else(String::new, |it| it.as_str().to_owned()),
     ),
+    column("tasks", Better::Neither, |it| it.sessions.map(|it| it as f64), |it| whole(it.sessions)),
+    column("task mean", Better::Lower, |it| it.task_mean_s, |it| span(it.task_mean_s)),
+    column("task p50", Better::Lower, |it| it.task_p50_s, |it| span(it.task_p50_s)),
+    column("task p99", Better::Lower, |it| it.task_p99_s, |it| span(it.task_p99_s)),
+    column("slowdown", Better::Lower, |it| it.slowdown_mean, |it| times(it.slowdown_mean)),
+    column("small p99", Better::Lower, |it| it.slowdown_small_p99, |it| times(it.slowdown_small_p99)),
+    column(
+        "calls/s",
+        Better::Higher,
+        |it| it.calls_per_s,
+        |it| it.calls_per_s.map_or_else(String::new, |it| format!("{it:.2}")),
+    ),
     column("hit", Better::Higher, |it| Some(it.hit_ratio), |it| format!("{:.3}", it.hit_ratio)),
     column("TTFT mean", Better::Lower, |it| Some(it.ttft_mean_s), |it| seconds(it.ttft_mean_s)),
     column("p50", Better::Lower, |it| Some(it.ttft_p50_s), |it| seconds(it.ttft_p50_s)),
@@ -129,6 +141,14 @@ fn percent(ratio: Option<f64>) -> String {
     ratio.map_or_else(String::new, |it| format!("{:.1} %", it * 100.0))
 }
 
+fn span(value: Option<f64>) -> String {
+    value.map_or_else(String::new, seconds)
+}
+
+fn times(ratio: Option<f64>) -> String {
+    ratio.map_or_else(String::new, |it| format!("{it:.2}×"))
+}
+
 fn on_or_off(queue: Option<bool>) -> String {
     queue.map_or("", |it| if it { "on" } else { "off" }).to_owned()
 }
@@ -208,11 +228,15 @@ pub(super) fn title(study: &Study) -> String {
         1 => String::new(),
         count => format!(", {count} routers{}", talk(study)),
     };
+    let traffic = match &study.sessions {
+        Some(sessions) => format!("{}, {requests} calls", sessions.words()),
+        None => format!("{requests} requests in {seconds:.0} s"),
+    };
     let kind = |(profile, &role): (&Profile, &Role)| roles::kind(profile.name, role);
     let mut kinds: Vec<String> = study.fleet.iter().zip(&study.roles).map(kind).collect();
     kinds.dedup();
     format!(
-        "{}: {requests} requests in {seconds:.0} s; {} workers ({}, {} KV tokens{}); {} caches{}{routers}\n\n",
+        "{}: {traffic}; {} workers ({}, {} KV tokens{}); {} caches{}{routers}\n\n",
         study.source,
         study.fleet.len(),
         kinds.join(", "),

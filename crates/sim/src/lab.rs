@@ -20,6 +20,7 @@ mod prepared;
 mod pulls;
 mod retries;
 pub mod script;
+mod session_loop;
 mod submission;
 mod sync;
 mod worker;
@@ -41,10 +42,11 @@ pub use config::{
     AnswerLimits, ChunkKnowledge, ClosedLoop, Decider, Knowledge, LabConfig, LinkChange, PullingWorkers,
     StoreConfig, Sync, Via,
 };
-pub use outcome::{AnsweredRequest, LoadSample, RunOutcome, WorkerTotals};
+pub use outcome::{AnsweredRequest, LoadSample, PlayedSession, RunOutcome, WorkerTotals};
 pub use prepared::{PreparedTrace, block_tokens};
 pub use pulls::ArrivedKv;
 pub use script::Script;
+pub use session_loop::SessionPlans;
 pub use sync::SyncTraffic;
 
 use crate::engine::RemainingWork;
@@ -58,6 +60,7 @@ use lossy::LossyFeed;
 use pending::PendingRequest;
 use prepared::MODEL;
 use pulls::Pulls;
+use session_loop::SessionLoop;
 use sync::PeerNetwork;
 use worker::{CacheEventBatch, SimWorker};
 
@@ -76,6 +79,8 @@ impl RunObserver for () {}
 /// Load samples per run.
 const SAMPLES: u32 = 240;
 const SAMPLE_MIN: Duration = Duration::from_secs(1);
+/// Interval between two samples of sessions: how long those last is not known before.
+const SESSION_SAMPLE: Duration = Duration::from_secs(30);
 /// Interval between two ticks of the brain, as in the router. The estimate for an untried worker changes at ticks:
 /// with ticks only at scrapes, it would keep its default speed twice as long.
 const TICK: Duration = Duration::from_millis(500);
@@ -98,6 +103,7 @@ struct Simulation<'a> {
     pending: NumberMap<PendingRequest>,
     fetches: Fetches,
     pulls: Pulls,
+    sessions: Option<SessionLoop>,
     /// The next wake-up of each router, if it asked for one.
     due: Vec<Option<Instant>>,
     /// Requests that have not arrived yet.
@@ -129,6 +135,7 @@ pub fn play(config: &LabConfig, prepared: &PreparedTrace<'_>, observer: &mut dyn
         pending: NumberMap::default(),
         fetches: Fetches::default(),
         pulls: Pulls::new(config, prepared.block_tokens),
+        sessions: sessions(config, prepared),
         due: vec![None; config.routers.max(1)],
         not_arrived: prepared.requests.len(),
         unsent: 0,
@@ -137,7 +144,10 @@ pub fn play(config: &LabConfig, prepared: &PreparedTrace<'_>, observer: &mut dyn
         } else {
             Vec::new()
         },
-        sample_every: (span / SAMPLES).max(SAMPLE_MIN),
+        sample_every: match prepared.sessions {
+            Some(_) => SESSION_SAMPLE,
+            None => (span / SAMPLES).max(SAMPLE_MIN),
+        },
         outcome: RunOutcome {
             has_pulls: config.pulls != PullingWorkers::None,
             has_store: config.store.is_some(),
@@ -169,6 +179,17 @@ pub fn play(config: &LabConfig, prepared: &PreparedTrace<'_>, observer: &mut dyn
         "a request was lost, or a promise outlived its request"
     );
     simulation.into_outcome()
+}
+
+/// The loop of a trace that has sessions.
+fn sessions(config: &LabConfig, prepared: &PreparedTrace<'_>) -> Option<SessionLoop> {
+    let plans = prepared.sessions?;
+    let tenants = config.sessions.len();
+    let tenant = |session: usize| match tenants {
+        0 | 1 => 0,
+        _ => prepared.requests[plans.sessions[session].calls().start].tenant as usize - 1,
+    };
+    Some(SessionLoop::new(plans, tenant, tenants))
 }
 
 /// Each router has its own random seed.
@@ -369,6 +390,7 @@ impl Simulation<'_> {
             decodes: Decodes::Yes,
             form: Form::Stream,
             session: asked.session,
+            program: asked.session.filter(|_| !self.config.are_sessions_hidden),
             head: Some(self.prepared.heads[number]),
             class: queue
                 .allowed(TenantId(asked.tenant), asked.class.as_deref().and_then(|it| queue.class(it))),
@@ -389,6 +411,7 @@ impl Simulation<'_> {
             return;
         }
         self.outcome.refuse(&self.prepared.requests[pending.number]);
+        self.call_lost(now, pending.number);
         self.client_is_free(now);
     }
 
@@ -484,6 +507,7 @@ impl Simulation<'_> {
         };
         let (request, counted) = (RequestId(request), Some(counted));
         self.dispatch(pending.router, now, Event::Finished { request, counted, pieces: asked.answer_tokens });
+        self.call_answered(now, pending.number);
         self.client_is_free(now);
     }
 

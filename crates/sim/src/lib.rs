@@ -15,6 +15,7 @@ pub mod lab;
 pub mod link;
 pub mod profile;
 pub mod report;
+pub mod sessions;
 pub mod speech;
 pub mod store;
 pub mod text;

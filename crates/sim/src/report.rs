@@ -197,6 +197,26 @@ pub struct ReportRow {
     pub limit_prefill_tokens: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit_requests: Option<f64>,
+    /// Of sessions: those that were complete, and those that lost a call.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sessions: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sessions_lost: Option<u64>,
+    /// From the first call of a session to its last answer, with its think times; of complete sessions.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub task_mean_s: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub task_p50_s: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub task_p99_s: Option<f64>,
+    /// That time relative to an empty fleet; the 99th percentile is that of the smaller half of the sessions, by calls.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub slowdown_mean: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub slowdown_small_p99: Option<f64>,
+    /// Answered calls of sessions.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub calls_per_s: Option<f64>,
     /// Tokens that workers pulled from each other, and the requests that did; likewise from a shared store. None where
     /// workers cannot.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -219,7 +239,7 @@ pub struct ReportRow {
 }
 
 /// Six decimal places: fewer lose microseconds.
-fn round(value: f64) -> f64 {
+pub(crate) fn round(value: f64) -> f64 {
     (value * 1e6).round() / 1e6
 }
 

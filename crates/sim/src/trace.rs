@@ -32,7 +32,7 @@ use crate::text;
 
 use row::ClassNames;
 pub use row::LineError;
-pub(crate) use row::{CLASSES_MAX, DEADLINE_MAX, PROMPT_TOKENS_MAX, is_name};
+pub(crate) use row::{ANSWER_TOKENS_MAX, CLASSES_MAX, DEADLINE_MAX, PROMPT_TOKENS_MAX, is_name};
 
 /// Some tokens of a text, from its beginning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -108,7 +108,7 @@ pub struct Trace {
 /// Maximum requests that are read.
 pub const REQUESTS_MAX: usize = 10_000_000;
 /// Maximum line length: a prompt of two million tokens in blocks of 64.
-const LINE_BYTES_MAX: u64 = 1 << 20;
+pub(crate) const LINE_BYTES_MAX: u64 = 1 << 20;
 
 #[derive(Debug, thiserror::Error)]
 pub enum TraceError {

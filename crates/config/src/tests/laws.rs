@@ -35,6 +35,7 @@ fn sample(knob: &Knob) -> &'static str {
         ("BY", _) => "adapter",
         ("ORDER", _) => "higher-first",
         ("RULE", _) => "always",
+        ("MEMORY", _) => "working-set",
         ("STATE", _) => "on",
         ("AUTH", _) => "optional",
         ("SALT", _) => "tenant",

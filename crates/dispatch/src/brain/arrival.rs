@@ -26,8 +26,12 @@ impl Brain {
         match self.parts.accept(now, arrival) {
             Ok(request) => {
                 self.parts.scaling.arrived(now, &request, &self.parts.settings.scaling);
+                let goes = request.program.is_none_or(|it| self.parts.call_goes(now, &request, it));
                 self.pending.insert(id.0, request);
-                self.admit(now, id, Refusal::NoWorker, effects);
+                match goes {
+                    true => self.admit(now, id, Refusal::NoWorker, effects),
+                    false => effects.push(Effect::Wait { request: id }),
+                }
             }
             Err(refusal) => effects.push(Effect::Refuse { request: id, refusal }),
         }
@@ -38,6 +42,7 @@ impl Parts {
     /// A request that its tenant may send, with the allowance taken.
     fn accept(&mut self, now: Instant, arrival: &Arrival<'_>) -> Result<PendingRequest, Refusal> {
         let mut request = self.pending_request(now, arrival)?;
+        request.program = self.programs.identify(arrival.program, arrival.prompt);
         let settings = &self.settings.queue;
         if !settings.enabled {
             return Ok(request);
@@ -103,6 +108,7 @@ impl Parts {
             order: AttemptOrder::First,
             spending: Spending::default(),
             moved: None,
+            program: None,
         })
     }
 

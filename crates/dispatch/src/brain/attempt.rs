@@ -77,8 +77,14 @@ impl Parts {
         let rules = self.scheduler.rules(context, request, at);
         let reservations = ahead.unwrap_or(self.scheduler.reservations());
         let long_prefills = self.scheduler.long_prefills();
-        let mut world =
-            World { now, fleet: &self.fleet, cache: &mut self.cache, reservations, long_prefills };
+        let mut world = World {
+            now,
+            fleet: &self.fleet,
+            cache: &mut self.cache,
+            reservations,
+            long_prefills,
+            programs: &self.programs,
+        };
         let choice = self.placer.choose(&mut world, &request.query(), rules, Mode::Commit);
         if let Some((picked, session)) = choice.picked().and_then(|it| Some((it, it.pinned?))) {
             self.session_pinned(request, session, picked);
@@ -164,8 +170,14 @@ impl Parts {
     ) -> WorkerChoice {
         let reservations = self.scheduler.reservations();
         let long_prefills = self.scheduler.long_prefills();
-        let mut world =
-            World { now, fleet: &self.fleet, cache: &mut self.cache, reservations, long_prefills };
+        let mut world = World {
+            now,
+            fleet: &self.fleet,
+            cache: &mut self.cache,
+            reservations,
+            long_prefills,
+            programs: &self.programs,
+        };
         self.placer.choose(&mut world, query, rules, mode)
     }
 
@@ -215,6 +227,7 @@ impl Parts {
         }
         let prefill_leg = split.map(|it| Box::new(self.begin_prefill_leg(now, request, &it)));
         let pull = self.begin_pull(worker, fetch);
+        self.programs.placed(request.program, worker, &self.fleet);
         self.begin_prompt(request, worker, (held, pull.map_or(Coming::Computed, |_| Coming::Pulled)));
         request.waited = request.waited_by(now);
         request.state = RequestState::Placed(Attempt {
@@ -434,6 +447,7 @@ impl Brain {
     ) {
         let Some(mut request) = self.pending.remove(&request.0) else { return };
         self.parts.learn_step_time(now, &mut request, pieces);
+        self.parts.call_ended(now, &request, counted);
         if let Some(attempt) = self.parts.release(&mut request) {
             self.parts.attempt_ended(now, &attempt, AttemptOutcome::Answered, counted);
             self.parts.learn_from(now, (&request, &attempt), counted, pieces);
@@ -453,6 +467,7 @@ impl Brain {
         effects: &mut Vec<Effect>,
     ) {
         let Some(mut request) = self.pending.remove(&request.0) else { return };
+        self.parts.call_ended(now, &request, None);
         let Some(attempt) = self.parts.release(&mut request) else { return };
         self.parts.attempt_ended(now, &attempt, outcome, None);
         match outcome {
@@ -503,7 +518,7 @@ impl Brain {
             self.admit(now, id, refusal, effects);
         } else {
             effects.push(Effect::Refuse { request: id, refusal });
-            self.pending.remove(&id.0);
+            self.forget_refused(now, id);
         }
     }
 }

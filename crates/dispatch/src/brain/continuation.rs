@@ -29,7 +29,7 @@ impl Brain {
         if !parts.scheduler.may_continue(now, request, parts.settings.failovers_max, in_flight) {
             parts.attempt_ended(now, &attempt, AttemptOutcome::BrokeOff, None);
             effects.push(Effect::Refuse { request: id, refusal });
-            self.pending.remove(&id.0);
+            self.forget_refused(now, id);
             return;
         }
         parts.attempt_ended(now, &attempt, AttemptOutcome::Continued, None);

@@ -112,7 +112,14 @@ impl Brain {
         let parts = &mut self.parts;
         let reservations = parts.scheduler.reservations();
         let long_prefills = parts.scheduler.long_prefills();
-        let world = World { now, fleet: &parts.fleet, cache: &mut parts.cache, reservations, long_prefills };
+        let world = World {
+            now,
+            fleet: &parts.fleet,
+            cache: &mut parts.cache,
+            reservations,
+            long_prefills,
+            programs: &parts.programs,
+        };
         parts.placer.pick_if_open(&world, &request.query())
     }
 

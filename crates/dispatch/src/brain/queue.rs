@@ -342,9 +342,10 @@ impl Brain {
 
     /// Refuses a request. One of the next in the queue may be gone already: while those before it were tried, it had to
     /// make room for a recalled request.
-    fn refuse(&mut self, id: RequestId, refusal: Refusal, effects: &mut Vec<Effect>) {
+    pub(super) fn refuse(&mut self, id: RequestId, refusal: Refusal, effects: &mut Vec<Effect>) {
         let Some(mut request) = self.pending.remove(&id.0) else { return };
         effects.push(Effect::Refuse { request: id, refusal });
+        self.parts.call_ended(request.arrived, &request, None);
         // A request that no worker has seen costs its tenant nothing.
         if self.parts.settings.queue.enabled && request.tried.is_empty() {
             self.parts.scheduler.allowances.give_back(request.tenant, request.spending.taken);

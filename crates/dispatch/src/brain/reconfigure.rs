@@ -61,6 +61,7 @@ impl Brain {
         }
         parts.fleet.retune(settings.health);
         parts.scheduler.retune(settings.budget, &settings.queue);
+        parts.programs.retune(settings.programs);
         let was_enabled = std::mem::replace(&mut parts.settings, settings).queue.enabled;
         let BrainSettings { strategy, strategies, knobs, .. } = &parts.settings;
         let fleet = &parts.fleet;

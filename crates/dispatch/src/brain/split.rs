@@ -22,7 +22,14 @@ impl Parts {
         }
         let reservations = self.scheduler.reservations();
         let long_prefills = self.scheduler.long_prefills();
-        let world = World { now, fleet: &self.fleet, cache: &mut self.cache, reservations, long_prefills };
+        let world = World {
+            now,
+            fleet: &self.fleet,
+            cache: &mut self.cache,
+            reservations,
+            long_prefills,
+            programs: &self.programs,
+        };
         let (query, rule) = (request.query(), self.settings.split);
         let split = self.placer.split(&world, &query, (picked, Answering::Anyone), rule)?;
         let answers = Picked { place: split.place, ..picked };
@@ -34,7 +41,14 @@ impl Parts {
         }
         let reservations = self.scheduler.reservations();
         let long_prefills = self.scheduler.long_prefills();
-        let world = World { now, fleet: &self.fleet, cache: &mut self.cache, reservations, long_prefills };
+        let world = World {
+            now,
+            fleet: &self.fleet,
+            cache: &mut self.cache,
+            reservations,
+            long_prefills,
+            programs: &self.programs,
+        };
         self.placer.split(&world, &query, (picked, Answering::Picked), rule)
     }
 

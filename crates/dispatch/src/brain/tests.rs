@@ -21,6 +21,7 @@ mod cache;
 mod continuation;
 mod fallback;
 mod peers;
+mod programs;
 mod queue;
 mod record;
 mod scaling;
@@ -106,6 +107,7 @@ fn arrival(request: u64, model: Option<&str>) -> Arrival<'_> {
         decodes: Decodes::Yes,
         form: Form::Stream,
         session: None,
+        program: None,
         head: None,
         class: ClassId(1),
         tenant: TenantId(0),

@@ -59,6 +59,7 @@ impl Parts {
         self.observer.on(Fact::WorkerLeft { worker, key });
         self.cache.leave(worker);
         self.placer.forget_sent(worker);
+        self.programs.worker_gone(worker);
         self.scheduler.fleet_changed = true;
         effects.push(Effect::Forget { worker });
     }

@@ -164,6 +164,7 @@ mod tests {
             pace: Pace { floor: 0.02, prefill_token: 1e-4, step: 0.01, step_request: 1e-4 },
             wait_seconds: 0.0,
             room: None,
+            displaced_seconds: 0.0,
             reported: FreshLoad::default(),
             adapter: AdapterSlot::Ready,
         }

@@ -296,6 +296,7 @@ mod tests {
             pace: Pace { floor: 0.0, prefill_token: 0.0, step: 0.0, step_request: 0.0 },
             wait_seconds: 0.0,
             room: None,
+            displaced_seconds: 0.0,
             reported: FreshLoad::default(),
             adapter: AdapterSlot::Ready,
         }

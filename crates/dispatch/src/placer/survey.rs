@@ -68,6 +68,8 @@ pub(crate) struct Survey {
     pub(crate) held_usually: Tokens,
     /// The worker that was last sent the longest known prefix of the prompt; none unless a strategy needs it.
     pub(crate) last_sent: Option<LastSent>,
+    /// For each snapshot, the seconds of prefill that programs there would lose; empty while programs are off.
+    pub(crate) displaced: Vec<f64>,
     /// For each snapshot.
     pub(crate) openings: Vec<Opening>,
     /// The workers that the strategy saw.
@@ -147,6 +149,7 @@ impl Survey {
             candidate.pace = pace(prefill, decode);
         }
         candidate.fetch = self.pulls.at(place);
+        candidate.displaced_seconds = self.displaced.get(place).copied().unwrap_or(0.0);
         candidate.sent = self.sent_to(query, beliefs.cache, worker);
         add_reserved(&mut candidate, beliefs.reservations.at(worker, query.class));
         if let Some(in_use) = beliefs.in_use {
@@ -199,6 +202,7 @@ pub(super) fn candidate(snapshot: &WorkerSnapshot, held: Held, holds: Tokens) ->
         pace: pace(snapshot.prefill, snapshot.decode),
         wait_seconds: snapshot.wait_seconds,
         room: snapshot.room,
+        displaced_seconds: 0.0,
         reported: snapshot.reported,
         adapter: snapshot.adapter,
     }

@@ -13,6 +13,7 @@ use hyper::body::Incoming;
 use maitre_base::{Instant, RequestId, TenantId, WorkerId, hash};
 use maitre_dialect::openai::{self, BadRequest};
 use maitre_dialect::route::Route;
+use maitre_dispatch::programs::ProgramRule;
 use maitre_dispatch::{Arrival, Form};
 use maitre_fleet::estimate::{Decodes, Size};
 use maitre_net::downstream::{BodyProgress, Downstream};
@@ -194,6 +195,7 @@ impl Arrived {
         };
         let needs = settings.brain.needs();
         let session = needs.session || settings.record.file.is_some();
+        let has_programs = settings.brain.programs.rule != ProgramRule::Off;
         let decodes = match self.route().is_some_and(Route::decodes) {
             true => Decodes::Yes,
             false => Decodes::No,
@@ -206,6 +208,7 @@ impl Arrived {
             decodes,
             form: if parsed.stream { Form::Stream } else { Form::Whole },
             session: session.then(|| self.session(&settings.session, parsed)).flatten(),
+            program: has_programs.then(|| self.program(&settings.session, parsed)).flatten(),
             head: needs.head.then(|| head(parsed, settings.head_bytes)).flatten(),
             class: priority.class,
             tenant: priority.tenant,
@@ -237,6 +240,14 @@ impl Arrived {
     fn rules<'a>(&'a self, settings: &'a RouterSettings) -> Rules<'a> {
         let caller = self.caller();
         Rules { hints: &settings.hints, queue: &settings.brain.queue, caller, is_carried: self.is_carried() }
+    }
+
+    /// What connects the calls of an agent. Not the user, who may have many agents.
+    fn program(&self, session: &SessionSettings, parsed: &openai::Request<'_>) -> Option<u64> {
+        let names = headers::PROGRAMS.into_iter().chain([session.header.clone()]);
+        let header = names.filter_map(|it| self.headers.get(it)).map(HeaderValue::as_bytes).next();
+        let key = header.or_else(|| parsed.session.as_deref().map(str::as_bytes))?;
+        Some(hash::bytes(0, key))
     }
 
     fn session(&self, session: &SessionSettings, parsed: &openai::Request<'_>) -> Option<u64> {
@@ -282,6 +293,7 @@ fn unparsed(request: RequestId, bytes: usize, priority: Priority) -> Arrival<'st
         decodes: Decodes::No,
         form: Form::Whole,
         session: None,
+        program: None,
         head: None,
         class: priority.class,
         tenant: priority.tenant,

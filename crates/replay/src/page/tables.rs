@@ -18,6 +18,11 @@ const MEANINGS: &[(&str, &str)] = &[
         "what the strategy knew of caches: reported by KV events, predicted from routed requests, none, unused by this \
          strategy, or exact, which no router has",
     ),
+    ("tasks", "sessions that were complete"),
+    ("task", "time from the first call of a session to its last answer: mean, p50 and p99"),
+    ("slowdown", "that time relative to an empty fleet, mean"),
+    ("small p99", "the 99th percentile of the slowdown, of the smaller half of the sessions"),
+    ("calls/s", "answered calls of sessions per second"),
     ("hit", "share of all prompt tokens that the workers' caches already held"),
     ("TTFT", "time to first token, from arrival at the router: mean, p50, p90 and p99"),
     ("TPOT", "mean time between two tokens of an answer"),

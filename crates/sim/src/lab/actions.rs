@@ -135,6 +135,7 @@ impl Simulation<'_> {
                 self.pending.remove(&request);
                 self.outcome.break_off(&self.prepared.requests[number]);
                 self.dispatch(router, now, Event::BrokeOff { request: RequestId(request) });
+                self.call_lost(now, number);
                 self.client_is_free(now);
             } else {
                 self.fail(now, request, Failure::Broke);

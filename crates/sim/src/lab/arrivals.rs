@@ -1,5 +1,5 @@
 //! When requests arrive: at the trace's times (an open loop), or whenever a client's last request has ended (a closed
-//! loop).
+//! loop). Sessions have a loop of their own.
 
 use maitre_base::Instant;
 
@@ -8,6 +8,9 @@ use super::{ClosedLoop, RunObserver, SimEvent, Simulation};
 impl Simulation<'_> {
     /// Schedules the first request of the trace, or of every client.
     pub(super) fn start_arrivals(&mut self) {
+        if self.sessions.is_some() {
+            return self.start_sessions();
+        }
         let requests = &self.prepared.requests;
         match self.config.closed_loop {
             Some(ClosedLoop { clients, .. }) => {
@@ -25,8 +28,12 @@ impl Simulation<'_> {
     }
 
     pub(super) fn on_arrival(&mut self, now: Instant, number: usize, observer: &mut dyn RunObserver) {
+        if !self.session_goes_on(number) {
+            return;
+        }
         self.not_arrived -= 1;
         if self.config.closed_loop.is_none()
+            && self.sessions.is_none()
             && let Some(next) = self.prepared.requests.get(number + 1)
         {
             self.schedule(next.at, SimEvent::Arrival(number + 1));
@@ -37,6 +44,9 @@ impl Simulation<'_> {
 
     /// A request ended, however it did: its client sends the next one of the trace, or stops.
     pub(super) fn client_is_free(&mut self, now: Instant) {
+        if self.sessions.is_some() {
+            return;
+        }
         let unsent = self.prepared.requests.len() - self.unsent;
         if unsent == 0 {
             return;

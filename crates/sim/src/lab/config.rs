@@ -40,6 +40,11 @@ pub struct LabConfig {
     pub autoscale: Option<Autoscale>,
     /// `None`: requests arrive at the trace's times.
     pub closed_loop: Option<ClosedLoop>,
+    /// How many sessions of each tenant are open at once, if the trace has sessions. Tenants are numbered from one; a single
+    /// one is none.
+    pub sessions: Vec<u32>,
+    /// Clients do not say which session a request belongs to.
+    pub are_sessions_hidden: bool,
     /// How often a client retries after `Retry-After`.
     pub retries_max: u32,
 }
@@ -67,6 +72,8 @@ impl LabConfig {
             script: Script::default(),
             autoscale: None,
             closed_loop: None,
+            sessions: Vec::new(),
+            are_sessions_hidden: false,
             retries_max: 0,
         }
     }

@@ -2,12 +2,16 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use maitre_base::hash;
 use maitre_dispatch::PromptChain;
 use maitre_index::chunks;
 use maitre_index::prefix::{self, PrefixHash, Root, Unit};
 
+use super::session_loop::SessionPlans;
+use crate::profile::Profile;
+use crate::sessions::{SessionTrace, alone};
 use crate::trace::{Request, Trace};
 
 /// The model of all requests.
@@ -29,6 +33,10 @@ pub struct PreparedTrace<'a> {
     /// The prefix hash at the end of each full block, one list per request.
     pub(super) chains: Vec<Arc<[PrefixHash]>>,
     pub(super) heads: Vec<u64>,
+    /// When requests come, if they belong to sessions.
+    pub(super) sessions: Option<SessionPlans<'a>>,
+    /// For each session, how long it takes in an empty fleet.
+    pub(super) alone: Vec<Duration>,
 }
 
 impl<'a> PreparedTrace<'a> {
@@ -36,21 +44,53 @@ impl<'a> PreparedTrace<'a> {
         let block_tokens = block_tokens.max(1);
         let (mut tokens, mut chain) = (Vec::new(), Vec::new());
         let (mut chains, mut heads) = (Vec::new(), Vec::new());
+        // A conversation's prompt begins as the one before it: only the rest is hashed.
+        let (mut last_tokens, size) = (Vec::new(), block_tokens as usize);
         for request in &trace.requests {
             write_tokens(request, &mut tokens);
-            prefix::chain(root(), &tokens, block_tokens as usize, &mut chain);
+            let same = tokens.iter().zip(&last_tokens).take_while(|it| it.0 == it.1).count();
+            chain.truncate(same / size);
+            let mut hash = chain.last().copied().unwrap_or_else(|| root().start());
+            for block in tokens[chain.len() * size..].chunks_exact(size) {
+                hash = hash.then_all(block);
+                chain.push(hash);
+            }
             chains.push(chain.as_slice().into());
             let head = &tokens[..tokens.len().min(HEAD_TOKENS)];
             heads.push(PrefixHash(0).then_all(head).0);
+            std::mem::swap(&mut tokens, &mut last_tokens);
         }
-        PreparedTrace { requests: &trace.requests, block_tokens, chains, heads }
+        PreparedTrace {
+            requests: &trace.requests,
+            block_tokens,
+            chains,
+            heads,
+            sessions: None,
+            alone: Vec::new(),
+        }
+    }
+
+    /// The calls of sessions. How long each would take alone is computed for this engine.
+    pub fn of_sessions(trace: &'a SessionTrace, block_tokens: u32, engine: &Profile) -> PreparedTrace<'a> {
+        let prepared = PreparedTrace::new(&trace.trace, block_tokens);
+        let alone = alone::durations(trace, &prepared.chains, &Profile { block_tokens, ..*engine });
+        let sessions = Some(SessionPlans { calls: &trace.calls, sessions: &trace.sessions });
+        PreparedTrace { sessions, alone, ..prepared }
     }
 
     /// The same prompts, at other times.
     pub fn at_times_of<'b>(&self, trace: &'b Trace) -> PreparedTrace<'b> {
         debug_assert_eq!(trace.requests.len(), self.requests.len(), "the same requests");
         let (chains, heads) = (self.chains.clone(), self.heads.clone());
-        PreparedTrace { requests: &trace.requests, block_tokens: self.block_tokens, chains, heads }
+        let block_tokens = self.block_tokens;
+        PreparedTrace {
+            requests: &trace.requests,
+            block_tokens,
+            chains,
+            heads,
+            sessions: None,
+            alone: Vec::new(),
+        }
     }
 
     /// A prompt as the router names it.

@@ -16,7 +16,7 @@ const MOONCAKE_BLOCK: u32 = 512;
 const MILLIS_MAX: f64 = 366.0 * 86_400_000.0;
 /// Longer than any context, and small enough to write out.
 pub(crate) const PROMPT_TOKENS_MAX: u64 = 16 << 20;
-const ANSWER_TOKENS_MAX: u32 = 1 << 20;
+pub(crate) const ANSWER_TOKENS_MAX: u32 = 1 << 20;
 /// Longer deadlines are rejected.
 pub(crate) const DEADLINE_MAX: Duration = Duration::from_secs(86_400);
 /// No request takes longer.

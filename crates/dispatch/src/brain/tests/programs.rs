@@ -1,0 +1,205 @@
+//! Calls of programs in one brain: held, released, forced, and never lost.
+
+use super::*;
+use crate::programs::{ProgramRule, ProgramSettings};
+use maitre_base::EngineLoad;
+
+/// One worker of 200,000 KV tokens.
+fn harness(rule: ProgramRule) -> Harness {
+    let programs = ProgramSettings { rule, wait_max: Duration::from_hours(9) };
+    let settings = BrainSettings { strategy: Name::LeastDelay, programs, ..BrainSettings::default() };
+    let mut harness = Harness::with(1, settings);
+    let load = EngineLoad { block_size: Some(16), blocks: Some(12_500), ..EngineLoad::default() };
+    harness.on(Event::LoadReported { worker: WorkerId(0), load });
+    harness
+}
+
+impl Harness {
+    /// A call of a program, with a context of so many tokens. Returns where it goes; none if it is held.
+    fn call(&mut self, request: u64, program: u64, tokens: u64) -> Option<u32> {
+        self.call_of(request, program, tokens, TenantId(0))
+    }
+
+    fn call_of(&mut self, request: u64, program: u64, tokens: u64, tenant: TenantId) -> Option<u32> {
+        let (program, size) = (Some(program), Size::Tokens(tokens));
+        let effects =
+            self.on(Event::Arrived(Arrival { program, size, tenant, ..arrival(request, Some("llama")) }));
+        match effects.as_slice() {
+            [Effect::Wait { request: held }] if held.0 == request => None,
+            _ => Some(placement(&effects).worker.0),
+        }
+    }
+
+    /// Its answer is complete. Returns the requests that go now.
+    fn reply(&mut self, request: u64, tokens: u64) -> Vec<u64> {
+        // Computing its context takes a while, and so does doing it again.
+        self.now = self.now + Duration::from_secs(5);
+        let begun = self.begin(request);
+        let counted = Counted { prompt: Some(tokens), cached: Some(0), answer: Some(10) };
+        let event = Event::Finished { request: RequestId(request), counted: Some(counted), pieces: 10 };
+        let mut all = gone(&begun);
+        all.extend(gone(&self.on(event)));
+        all
+    }
+
+    fn pass(&mut self, seconds: u64) -> Vec<u64> {
+        self.now = self.now + Duration::from_secs(seconds);
+        gone(&self.on(Event::Tick))
+    }
+}
+
+fn gone(effects: &[Effect]) -> Vec<u64> {
+    let of = |it: &Effect| match it {
+        Effect::Place(placement) => Some(placement.request.0),
+        _ => None,
+    };
+    effects.iter().filter_map(of).collect()
+}
+
+/// Four programs of 45,000 tokens fill it.
+fn full(rule: ProgramRule) -> Harness {
+    let mut harness = harness(rule);
+    for number in 1..=4 {
+        assert!(harness.call(number, number, 45_000).is_some());
+    }
+    harness
+}
+
+#[test]
+fn nothing_is_held_while_memory_suffices() {
+    for rule in ProgramRule::ALL {
+        let mut harness = full(rule);
+        for number in 1..=4 {
+            assert!(harness.reply(number, 45_000).is_empty());
+            assert!(harness.call(10 + number, number, 45_500).is_some(), "{rule:?}");
+        }
+    }
+}
+
+#[test]
+fn a_fifth_program_waits_until_one_gives_way() {
+    let mut harness = full(ProgramRule::WorkingSet);
+    assert_eq!(harness.call(5, 5, 45_000), None);
+    assert_eq!(harness.brain.program_counts().held, 1);
+    // One thinks: its memory is kept for it for a while.
+    assert_eq!(harness.reply(1, 45_000), []);
+    assert!(harness.call(11, 1, 45_600).is_some(), "its next call goes at once");
+    assert_eq!(harness.reply(11, 45_600), []);
+    assert_eq!(harness.pass(1), []);
+    // It stays away longer than computing its context again would take.
+    assert_eq!(harness.pass(5_000), [5]);
+    assert_eq!(harness.call(12, 1, 46_000), None, "its memory is gone");
+}
+
+#[test]
+fn a_call_that_was_held_to_its_bound_goes_whatever_the_memory() {
+    let mut harness = full(ProgramRule::WorkingSet);
+    assert_eq!(harness.call(5, 5, 45_000), None);
+    assert_eq!(harness.pass(9 * 3_600 - 1), []);
+    assert_eq!(harness.pass(1), [5]);
+}
+
+#[test]
+fn begun_programs_go_before_new_ones_and_tenants_by_their_memory() {
+    let mut harness = harness(ProgramRule::WorkingSet);
+    let (one, two) = (TenantId(1), TenantId(2));
+    for number in 1..=4 {
+        assert!(harness.call_of(number, number, 45_000, one).is_some());
+    }
+    for number in 1..=2 {
+        harness.reply(number, 45_000);
+    }
+    harness.pass(5_000);
+    assert!(harness.call_of(5, 5, 45_000, one).is_some(), "the idle ones give way");
+    assert!(harness.call_of(6, 6, 45_000, one).is_some());
+    assert_eq!(harness.call_of(7, 7, 45_000, one), None, "new");
+    assert_eq!(harness.call_of(8, 1, 45_000, one), None, "begun");
+    assert_eq!(harness.call_of(9, 9, 45_000, two), None, "of a tenant that has nothing");
+    let mut order = Vec::new();
+    for number in 3..=6 {
+        order.extend(harness.reply(number, 45_000));
+        order.extend(harness.pass(5_000));
+    }
+    assert_eq!(order, [9, 8, 7]);
+}
+
+#[test]
+fn clients_that_leave_and_workers_that_go_leave_nothing_behind() {
+    let mut harness = full(ProgramRule::WorkingSet);
+    assert_eq!(harness.call(5, 5, 45_000), None);
+    harness.on(Event::Left { request: RequestId(5) });
+    assert_eq!(harness.brain.program_counts().held, 0);
+    for number in 1..=4 {
+        harness.on(Event::Left { request: RequestId(number) });
+    }
+    let counts = harness.brain.program_counts();
+    assert_eq!((counts.running, harness.brain.open()), (0, 0));
+    harness.on(Event::WorkerGone { worker: WorkerId(0) });
+    assert_eq!(harness.brain.program_counts().resident_tokens, 0);
+}
+
+#[test]
+fn a_held_call_with_a_deadline_is_refused_in_time() {
+    let programs = ProgramSettings { rule: ProgramRule::WorkingSet, ..ProgramSettings::default() };
+    let mut harness = Harness::with_queue(
+        1,
+        BrainSettings { strategy: Name::LeastDelay, programs, ..BrainSettings::default() },
+    );
+    let load = EngineLoad { block_size: Some(16), blocks: Some(6_250), ..EngineLoad::default() };
+    harness.on(Event::LoadReported { worker: WorkerId(0), load });
+    harness.call(1, 1, 80_000);
+    let deadline = Some(harness.now + Duration::from_secs(3));
+    let (program, size) = (Some(2), Size::Tokens(80_000));
+    harness.on(Event::Arrived(Arrival { program, size, deadline, ..arrival(2, Some("llama")) }));
+    assert_eq!(harness.brain.program_counts().held, 1);
+    harness.now = harness.now + Duration::from_secs(4);
+    let effects = harness.on(Event::Tick);
+    let is_late = |it: &Effect| matches!(it, Effect::Refuse { refusal: Refusal::Deadline { .. }, .. });
+    assert!(effects.iter().any(is_late), "{effects:?}");
+}
+
+#[test]
+fn thunder_agent_pauses_the_smallest_that_acts() {
+    let mut harness = harness(ProgramRule::ThunderAgent);
+    let workers: Vec<Option<u32>> =
+        [(1, 50_000), (2, 48_000), (3, 40_000), (4, 42_000)].map(|it| harness.call(it.0, it.0, it.1)).into();
+    assert!(workers.iter().all(Option::is_some), "{workers:?}");
+    harness.reply(3, 60_000);
+    harness.reply(4, 60_000);
+    harness.pass(6);
+    // 218,000 tokens: what acts is paused down to 160,000, which one of the two makes.
+    let calls = [harness.call(13, 3, 60_000), harness.call(14, 4, 60_000)];
+    assert_eq!(calls.iter().filter(|it| it.is_none()).count(), 1, "{calls:?}");
+    harness.reply(1, 50_000);
+    harness.reply(2, 48_000);
+    let released: Vec<u64> = (0..400).flat_map(|_| harness.pass(6)).collect();
+    assert!(!released.is_empty(), "paused programs resume");
+}
+
+#[test]
+fn programs_without_names_are_found_by_their_prefixes() {
+    use crate::programs::lineage::Lineage;
+    use maitre_index::prefix::PrefixHash;
+    let mut lineage = Lineage::default();
+    let prompt = |words: &[u64]| PromptChain {
+        unit: Unit::Tokens,
+        units: words.len() as u64 * 16,
+        block: 16,
+        chain: words.iter().map(|&it| PrefixHash(it)).collect(),
+        chunks: None,
+    };
+    // 64 blocks are shared by all programs; then each has its own.
+    let of = |program: u64, blocks: u64| -> Vec<u64> {
+        (0..blocks).map(|it| if it < 64 { it } else { program * 100_000 + it }).collect()
+    };
+    let mut find = |words: &[u64]| lineage.identify(&prompt(words)).unwrap();
+    let (first, second) = (find(&of(1, 200)), find(&of(2, 200)));
+    assert_ne!(first, second, "a shared system prompt joins nothing");
+    assert_eq!(find(&of(1, 260)), first);
+    let mut rewritten = of(1, 300);
+    rewritten[255..].iter_mut().for_each(|it| *it += 7);
+    assert_eq!(find(&rewritten), first, "the end of the last prompt may change");
+    assert_eq!(find(&of(2, 900)), second);
+    assert_ne!(find(&of(2, 100)), second, "a branch from the middle is another program");
+    assert!(lineage.identify(&prompt(&[1, 2, 3])).is_none(), "too short to say");
+}

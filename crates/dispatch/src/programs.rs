@@ -1,0 +1,450 @@
+//! Programs: sequences of calls that extend one context, such as the sessions of an agent.
+//!
+//! A program's context stays in its worker's KV cache while a tool runs or a person reads. When the contexts of all open
+//! programs outgrow the caches, least recently used eviction throws every one of them out before its next call: each call
+//! then computes its whole prompt again. So memory is given to programs, not to requests. A program that has memory at a
+//! worker is **resident** there, and its calls go at once. A call of any other program is **held** until a worker has
+//! memory for its context. While memory suffices, nothing is held and nothing changes.
+//!
+//! A resident program that is idle gives way when waiting for it costs more than computing its context again: `think`
+//! learns how long that is. Of those at one worker the one that has been idle longest goes first: the chance that it
+//! returns is the smallest, and so is the loss per token; it is also the one that the engine evicts.
+//!
+//! A program is known by its session, or by its chain of prefixes: `lineage` finds the program whose last prompt a new
+//! one extends.
+//!
+//! Left out: what programs share (a system prompt counts once for each), and the end of a program, which nobody reports.
+
+pub(crate) mod held;
+pub(crate) mod lineage;
+pub(crate) mod think;
+mod thunder;
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use maitre_base::hash::{self, NumberMap};
+use maitre_base::{Instant, RequestId, TenantId, Tokens, WorkerId};
+use maitre_fleet::{Fleet, Worker, WorkerSnapshot};
+
+use crate::cache::PromptChain;
+use held::{HeldCall, HeldCalls};
+use lineage::Lineage;
+use think::ThinkTimes;
+
+/// Programs that are known at a time; each takes about 300 bytes. Beyond it the one that has been idle longest is forgotten.
+pub const PROGRAMS_MAX: usize = 65_536;
+/// The part of a cache that programs may fill. The engine needs the rest for answers and for prompts of no program.
+const FILL: f64 = 0.95;
+/// The block of a prompt that tells the threads of a session apart: sub-agents have other instructions. As in `arrival`.
+const THREAD_BLOCK: usize = 16;
+
+/// How memory is given to programs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ProgramRule {
+    /// Programs are not looked at.
+    #[default]
+    Off,
+    /// By their working sets, as above.
+    WorkingSet,
+    /// `ThunderAgent`'s, as published: every 5 s, programs whose tools run are paused, the smallest first, where a
+    /// cache is nearly full.
+    ThunderAgent,
+}
+
+impl ProgramRule {
+    pub const ALL: [ProgramRule; 3] = [ProgramRule::Off, ProgramRule::WorkingSet, ProgramRule::ThunderAgent];
+
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            ProgramRule::Off => "off",
+            ProgramRule::WorkingSet => "working-set",
+            ProgramRule::ThunderAgent => "thunder-agent",
+        }
+    }
+}
+
+impl std::str::FromStr for ProgramRule {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<ProgramRule, String> {
+        let rule = ProgramRule::ALL.into_iter().find(|it| it.as_str() == text);
+        rule.ok_or_else(|| format!("no rule is called \"{text}\"; known: off, working-set, thunder-agent"))
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ProgramSettings {
+    pub rule: ProgramRule,
+    /// A call that was held this long goes, whatever the memory.
+    pub wait_max: Duration,
+}
+
+impl Default for ProgramSettings {
+    fn default() -> ProgramSettings {
+        // The clients of the big APIs give up after ten minutes.
+        ProgramSettings { rule: ProgramRule::Off, wait_max: Duration::from_mins(9) }
+    }
+}
+
+/// Identifies a program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ProgramId(pub u64);
+
+#[derive(Clone, Copy, Debug)]
+struct Program {
+    tenant: TenantId,
+    /// Tokens of its context after its last call.
+    tokens: u64,
+    /// Where its context has memory.
+    worker: Option<WorkerId>,
+    calls: u32,
+    /// Calls that were admitted and have not ended.
+    in_flight: u32,
+    held: u32,
+    /// When its last call ended, or came.
+    idle_since: Instant,
+    /// `ThunderAgent`'s rule has paused it.
+    is_paused: bool,
+}
+
+/// The memory of one worker.
+#[derive(Clone, Debug, Default)]
+struct WorkerMemory {
+    /// Tokens of the programs that are resident.
+    tokens: u64,
+    /// Those of them that are idle, in the order in which they give way.
+    idle: BTreeSet<(Instant, ProgramId)>,
+}
+
+/// What programs have in memory, for people.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ProgramCounts {
+    pub known: u64,
+    pub resident: u64,
+    pub running: u64,
+    /// Calls that wait for memory.
+    pub held: u64,
+    /// Tokens of all resident programs.
+    pub resident_tokens: u64,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Programs {
+    settings: ProgramSettings,
+    programs: NumberMap<Program>,
+    /// Idle programs, those idle longest first.
+    idle: BTreeSet<(Instant, ProgramId)>,
+    /// By worker.
+    memory: Vec<WorkerMemory>,
+    /// Tokens of resident programs, by tenant.
+    shares: NumberMap<u64>,
+    pub(crate) held: HeldCalls,
+    lineage: Lineage,
+    think: ThinkTimes,
+    /// When `ThunderAgent`'s rule ran last.
+    swept: Instant,
+}
+
+impl Programs {
+    pub(crate) fn new(settings: ProgramSettings) -> Programs {
+        Programs { settings, ..Programs::default() }
+    }
+
+    pub(crate) fn is_on(&self) -> bool {
+        self.settings.rule != ProgramRule::Off
+    }
+
+    pub(crate) fn retune(&mut self, settings: ProgramSettings) {
+        self.settings = settings;
+    }
+
+    /// The program of this call; none while programs are off, or without a name and a prompt.
+    pub(crate) fn identify(&mut self, named: Option<u64>, prompt: Option<&PromptChain>) -> Option<ProgramId> {
+        if !self.is_on() {
+            return None;
+        }
+        match (named, prompt) {
+            (Some(name), prompt) => {
+                let block = prompt.and_then(|it| it.chain.iter().take(THREAD_BLOCK).next_back());
+                Some(ProgramId(hash::pair(name, block.map_or(0, |it| it.0))))
+            }
+            (None, Some(prompt)) => self.lineage.identify(prompt),
+            (None, None) => None,
+        }
+    }
+
+    /// A call of this program has come, with a context of so many tokens.
+    pub(crate) fn called(&mut self, now: Instant, id: ProgramId, tenant: TenantId, tokens: u64) {
+        let new = Program {
+            tenant,
+            tokens: 0,
+            worker: None,
+            calls: 0,
+            in_flight: 0,
+            held: 0,
+            idle_since: now,
+            is_paused: false,
+        };
+        let program = self.programs.entry(id.0).or_insert(new);
+        if program.calls > 0 && program.in_flight + program.held == 0 {
+            self.think.observe(now.since(program.idle_since));
+        }
+        self.idle.remove(&(program.idle_since, id));
+        if let Some(worker) = program.worker {
+            memory_of(&mut self.memory, worker).idle.remove(&(program.idle_since, id));
+            resize((&mut self.memory, &mut self.shares), program, worker, (program.tokens, tokens));
+        }
+        program.tokens = tokens;
+        // The tenant of a program is that of its first call: what it has is counted there.
+        program.calls = program.calls.saturating_add(1);
+        program.held += 1;
+        self.forget_surplus();
+    }
+
+    /// Whether a call of this program goes now. If it does, it counts as in flight.
+    pub(crate) fn admit(&mut self, now: Instant, id: ProgramId, fleet: &Fleet) -> bool {
+        let may_go = match self.settings.rule {
+            ProgramRule::Off => true,
+            ProgramRule::WorkingSet => self.has_memory(now, id, fleet),
+            ProgramRule::ThunderAgent => self.is_active(id, fleet),
+        };
+        if may_go {
+            self.force(id);
+        }
+        may_go
+    }
+
+    /// A call goes, whatever the memory.
+    pub(crate) fn force(&mut self, id: ProgramId) {
+        if let Some(program) = self.programs.get_mut(&id.0) {
+            program.held = program.held.saturating_sub(1);
+            program.in_flight += 1;
+            program.is_paused = false;
+        }
+    }
+
+    /// Whether the program is resident, or a worker has memory for it: then it is resident there.
+    fn has_memory(&mut self, now: Instant, id: ProgramId, fleet: &Fleet) -> bool {
+        let Some(program) = self.programs.get(&id.0).copied() else { return true };
+        let is_fit = |it: WorkerId| fleet.worker(it).is_some_and(Worker::is_fit);
+        if program.in_flight > 0 || program.worker.is_some_and(is_fit) {
+            return true;
+        }
+        let mut best: Option<(i64, WorkerId)> = None;
+        for worker in fleet.workers().filter(|it| it.is_fit() && it.answers()) {
+            // A worker that has not said how much it holds takes what comes.
+            let Some(capacity) = capacity(fleet, worker.id) else { return true };
+            let hold = self.think.hold(program.tokens as f64 * worker.rates.prefill.slope);
+            let memory = memory_of(&mut self.memory, worker.id);
+            let gives_way = memory.idle.iter().take_while(|it| now.since(it.0) >= hold);
+            let yielded: u64 = gives_way.map(|it| self.programs.get(&it.1.0).map_or(0, |it| it.tokens)).sum();
+            let free = capacity as i64 - memory.tokens as i64;
+            // A program that is larger than what programs may fill goes where nothing else is resident.
+            let fits = free + yielded as i64 >= program.tokens as i64 || memory.tokens == yielded;
+            if fits && best.is_none_or(|it| it.0 < free) {
+                best = Some((free, worker.id));
+            }
+        }
+        let Some((_, worker)) = best else { return false };
+        self.settle(id, worker, fleet);
+        true
+    }
+
+    /// Gives the program memory at this worker, and takes it from those that give way first.
+    fn settle(&mut self, id: ProgramId, worker: WorkerId, fleet: &Fleet) {
+        self.unsettle(id);
+        let Some(program) = self.programs.get_mut(&id.0) else { return };
+        program.worker = Some(worker);
+        resize((&mut self.memory, &mut self.shares), program, worker, (0, program.tokens));
+        self.make_room(worker, fleet);
+    }
+
+    /// Idle programs give way while this worker has too many.
+    fn make_room(&mut self, worker: WorkerId, fleet: &Fleet) {
+        let Some(capacity) = capacity(fleet, worker) else { return };
+        loop {
+            let memory = memory_of(&mut self.memory, worker);
+            if memory.tokens <= capacity {
+                return;
+            }
+            let Some(&(_, first)) = memory.idle.first() else { return };
+            self.unsettle(first);
+        }
+    }
+
+    /// Takes the program's memory away.
+    fn unsettle(&mut self, id: ProgramId) {
+        let Some(program) = self.programs.get_mut(&id.0) else { return };
+        let Some(worker) = program.worker.take() else { return };
+        memory_of(&mut self.memory, worker).idle.remove(&(program.idle_since, id));
+        resize((&mut self.memory, &mut self.shares), program, worker, (program.tokens, 0));
+    }
+
+    /// A call of this program, if it is one, was placed at this worker.
+    pub(crate) fn placed(&mut self, id: Option<ProgramId>, worker: WorkerId, fleet: &Fleet) {
+        let Some(id) = id else { return };
+        if self.programs.get(&id.0).is_some_and(|it| it.worker != Some(worker)) {
+            self.settle(id, worker, fleet);
+        }
+    }
+
+    /// A call that was admitted has ended, and left a context of so many tokens.
+    pub(crate) fn ended(&mut self, now: Instant, id: ProgramId, tokens: u64, fleet: &Fleet) {
+        let Some(program) = self.programs.get_mut(&id.0) else { return };
+        program.in_flight = program.in_flight.saturating_sub(1);
+        let before = std::mem::replace(&mut program.tokens, tokens);
+        let is_idle = program.in_flight + program.held == 0;
+        if is_idle {
+            program.idle_since = now;
+            self.idle.insert((now, id));
+        }
+        let Some(worker) = program.worker else { return };
+        resize((&mut self.memory, &mut self.shares), program, worker, (before, tokens));
+        if is_idle {
+            memory_of(&mut self.memory, worker).idle.insert((now, id));
+        }
+        if self.settings.rule == ProgramRule::WorkingSet {
+            self.make_room(worker, fleet);
+        }
+    }
+
+    /// A held call has left.
+    pub(crate) fn left(&mut self, now: Instant, id: ProgramId) {
+        let Some(program) = self.programs.get_mut(&id.0) else { return };
+        program.held = program.held.saturating_sub(1);
+        if program.in_flight + program.held == 0 {
+            program.idle_since = now;
+            self.idle.insert((now, id));
+            if let Some(worker) = program.worker {
+                memory_of(&mut self.memory, worker).idle.insert((now, id));
+            }
+        }
+    }
+
+    /// The worker is gone, and what it held.
+    pub(crate) fn worker_gone(&mut self, worker: WorkerId) {
+        for program in self.programs.values_mut().filter(|it| it.worker == Some(worker)) {
+            resize((&mut self.memory, &mut self.shares), program, worker, (program.tokens, 0));
+            program.worker = None;
+        }
+        *memory_of(&mut self.memory, worker) = WorkerMemory::default();
+    }
+
+    /// Seconds of prefill that others lose if this program, or a request of none, takes so many tokens at this worker.
+    pub(crate) fn displaced_seconds(&self, id: Option<ProgramId>, tokens: u64, at: &WorkerSnapshot) -> f64 {
+        let (worker, Some(room)) = (at.worker, at.room) else { return 0.0 };
+        if self.settings.rule != ProgramRule::WorkingSet {
+            return 0.0;
+        }
+        let capacity = fillable(room.capacity);
+        let own = id.and_then(|it| self.programs.get(&it.0)).filter(|it| it.worker == Some(worker));
+        let memory = self.memory.get(worker.index()).map_or(0, |it| it.tokens);
+        let others = memory - own.map_or(0, |it| it.tokens).min(memory);
+        let over = (others + tokens).saturating_sub(capacity).min(others);
+        over as f64 * at.prefill.slope
+    }
+
+    // Held calls.
+
+    /// Keeps a call until there is memory. Returns whether it is held: a list that is full lets it go.
+    pub(crate) fn hold(&mut self, now: Instant, request: RequestId, id: ProgramId) -> bool {
+        let Some(program) = self.programs.get(&id.0) else { return false };
+        let call = HeldCall {
+            request,
+            program: id,
+            tenant: program.tenant,
+            since: now,
+            is_begun: program.calls > 1,
+        };
+        self.held.push(call)
+    }
+
+    /// The next held call that may go, which is then in flight. Weights are those of tenants.
+    pub(crate) fn release(
+        &mut self,
+        now: Instant,
+        fleet: &Fleet,
+        weight: impl Fn(TenantId) -> f64,
+    ) -> Option<(RequestId, Instant)> {
+        if self.held.is_empty() {
+            return None;
+        }
+        let late = self.held.oldest().filter(|it| now.since(it.since) >= self.settings.wait_max);
+        if let Some(call) = late {
+            self.force(call.program);
+            self.held.remove(call.request);
+            return Some((call.request, call.since));
+        }
+        let share = |it: TenantId| self.shares.get(&it.0).copied().unwrap_or(0) as f64 / weight(it);
+        for call in self.held.next(now, share) {
+            if self.admit(now, call.program, fleet) {
+                self.held.remove(call.request);
+                return Some((call.request, call.since));
+            }
+        }
+        None
+    }
+
+    /// Learns, and applies the rules that go by the clock.
+    pub(crate) fn tick(&mut self, now: Instant, fleet: &Fleet) {
+        if !self.is_on() {
+            return;
+        }
+        self.think.settle(now);
+        if self.settings.rule == ProgramRule::ThunderAgent {
+            self.sweep(now, fleet);
+        }
+    }
+
+    pub(crate) fn counts(&self) -> ProgramCounts {
+        ProgramCounts {
+            known: self.programs.len() as u64,
+            resident: self.programs.values().filter(|it| it.worker.is_some()).count() as u64,
+            running: self.programs.values().filter(|it| it.in_flight > 0).count() as u64,
+            held: self.held.len() as u64,
+            resident_tokens: self.memory.iter().map(|it| it.tokens).sum(),
+        }
+    }
+
+    fn forget_surplus(&mut self) {
+        while self.programs.len() > PROGRAMS_MAX {
+            let Some((at, id)) = self.idle.pop_first() else { return };
+            debug_assert!(self.programs.get(&id.0).is_none_or(|it| it.idle_since == at), "idle since then");
+            self.unsettle(id);
+            self.programs.remove(&id.0);
+        }
+    }
+}
+
+/// The tokens of a program at its worker change from the first number to the second.
+fn resize(
+    (memory, shares): (&mut Vec<WorkerMemory>, &mut NumberMap<u64>),
+    program: &Program,
+    worker: WorkerId,
+    (from, to): (u64, u64),
+) {
+    let resident = &mut memory_of(memory, worker).tokens;
+    *resident = resident.saturating_sub(from) + to;
+    let share = shares.entry(program.tenant.0).or_default();
+    *share = share.saturating_sub(from) + to;
+    if *share == 0 {
+        shares.remove(&program.tenant.0);
+    }
+}
+
+fn memory_of(memory: &mut Vec<WorkerMemory>, worker: WorkerId) -> &mut WorkerMemory {
+    if worker.index() >= memory.len() {
+        memory.resize_with(worker.index() + 1, WorkerMemory::default);
+    }
+    &mut memory[worker.index()]
+}
+
+/// The tokens that programs may fill at this worker; none if it has not said how much it holds.
+fn capacity(fleet: &Fleet, worker: WorkerId) -> Option<u64> {
+    Some(fillable(fleet.worker(worker)?.capacity()?))
+}
+
+fn fillable(capacity: Tokens) -> u64 {
+    (capacity.0 as f64 * FILL) as u64
+}

@@ -1,0 +1,114 @@
+//! How long programs think between two calls, and how long it pays to keep their memory for them.
+//!
+//! A program that is idle keeps memory from others. Keeping it costs the time that it stays away; giving it up costs the
+//! reload if it returns. With the distribution of think times X and a reload of R seconds, keeping for τ costs
+//! E[min(X, τ)] + P(X > τ)·R. Tools take seconds and people hours, so X has a long tail: the longer a program has been away, the
+//! longer it will stay. The best τ is where the chance to return in the next second falls below 1/R.
+
+use std::time::Duration;
+
+use maitre_base::Instant;
+
+/// Buckets of think times, each 1.25 times as long as the one before; the first ends at half a second, the last at 80 minutes.
+const BUCKETS: usize = 42;
+const FIRST: f64 = 0.5;
+const GROWTH: f64 = 1.25;
+/// Think times after which older ones count half as much.
+const MEMORY: f64 = 4_096.0;
+/// Before so many were seen, memory is kept as long as a reload takes: at most twice as bad as knowing the future.
+const KNOWN_MIN: f64 = 64.0;
+/// What a second of reloading costs, in seconds of memory: the engine computes nothing for the others meanwhile. Of 2, 6 and 50,
+/// the last had the shortest tasks where think times end at a minute, and 4 where they last hours; this lies between.
+const RELOAD: f64 = 16.0;
+
+#[derive(Clone, Debug)]
+pub(crate) struct ThinkTimes {
+    counts: [f64; BUCKETS],
+    total: f64,
+}
+
+impl Default for ThinkTimes {
+    fn default() -> ThinkTimes {
+        ThinkTimes { counts: [0.0; BUCKETS], total: 0.0 }
+    }
+}
+
+/// Where a bucket ends, in seconds.
+fn end(bucket: usize) -> f64 {
+    FIRST * GROWTH.powi(bucket as i32)
+}
+
+impl ThinkTimes {
+    pub(crate) fn observe(&mut self, span: Duration) {
+        let seconds = span.as_secs_f64();
+        let bucket = (0..BUCKETS).find(|&it| seconds <= end(it)).unwrap_or(BUCKETS - 1);
+        self.counts[bucket] += 1.0;
+        self.total += 1.0;
+    }
+
+    /// Lets old think times fade.
+    pub(crate) fn settle(&mut self, _now: Instant) {
+        if self.total > 2.0 * MEMORY {
+            self.counts.iter_mut().for_each(|it| *it /= 2.0);
+            self.total /= 2.0;
+        }
+    }
+
+    /// How long to keep the memory of a program that takes so many seconds to reload.
+    pub(crate) fn hold(&self, reload_seconds: f64) -> Duration {
+        let reload = RELOAD * reload_seconds;
+        let mut best = (reload, reload);
+        if self.total >= KNOWN_MIN {
+            best = (0.0, reload);
+            // The cost of keeping until the end of each bucket.
+            let (mut waited, mut left) = (0.0, self.total);
+            for (bucket, count) in self.counts.iter().enumerate() {
+                let begin = if bucket == 0 { 0.0 } else { end(bucket - 1) };
+                waited += count * (begin + end(bucket)) / 2.0;
+                left -= count;
+                let cost = (waited + left * (end(bucket) + reload)) / self.total;
+                if cost < best.1 {
+                    best = (end(bucket), cost);
+                }
+            }
+        }
+        Duration::try_from_secs_f64(best.0).unwrap_or(Duration::MAX)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(spans: &[(u64, u32)]) -> ThinkTimes {
+        let mut times = ThinkTimes::default();
+        for &(seconds, count) in spans {
+            (0..count).for_each(|_| times.observe(Duration::from_secs(seconds)));
+        }
+        times
+    }
+
+    #[test]
+    fn unknown_think_times_are_waited_for_as_long_as_a_reload_takes() {
+        assert_eq!(of(&[]).hold(2.0), Duration::from_secs(32));
+        assert_eq!(of(&[(1, 63)]).hold(2.0), Duration::from_secs(32));
+    }
+
+    #[test]
+    fn memory_is_kept_past_the_tools_and_not_for_the_people() {
+        let times = of(&[(5, 80), (600, 20)]);
+        let hold = times.hold(2.0);
+        assert!((5..15).contains(&hold.as_secs()), "{hold:?}");
+        // What takes an hour to compute is worth the wait.
+        assert!(times.hold(3_600.0) >= Duration::from_secs(600));
+        // What takes no time is not kept at all.
+        assert_eq!(times.hold(0.0), Duration::ZERO);
+    }
+
+    #[test]
+    fn old_think_times_fade() {
+        let mut times = of(&[(600, 9_000)]);
+        times.settle(Instant::ZERO);
+        assert!(times.total < 5_000.0);
+    }
+}

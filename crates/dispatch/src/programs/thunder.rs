@@ -1,0 +1,101 @@
+//! `ThunderAgent`'s rule (arXiv 2602.13692), as published: a program reasons while a call runs and acts while its tool does,
+//! and it is active or paused. Every five seconds, where the tokens of the active programs of a worker exceed 0.95 of its
+//! cache, acting programs are paused, the smallest first, down to 0.80; paused ones resume, the smallest first, where 0.85
+//! leaves room for them, and in any case after half an hour.
+
+use std::time::Duration;
+
+use maitre_base::{Instant, WorkerId};
+use maitre_fleet::Fleet;
+
+use super::{ProgramId, Programs, memory_of, resize};
+
+const EVERY: Duration = Duration::from_secs(5);
+const PAUSE_ABOVE: f64 = 0.95;
+const PAUSE_TO: f64 = 0.80;
+const RESUME_BELOW: f64 = 0.85;
+/// The published rule learns when a program ends; here one that has been idle so long counts as ended.
+const ENDED: Duration = Duration::from_mins(2);
+
+impl Programs {
+    /// Whether a call goes at once. A program that is new begins where 0.95 leaves room for it.
+    pub(super) fn is_active(&mut self, id: ProgramId, fleet: &Fleet) -> bool {
+        let Some(program) = self.programs.get(&id.0).copied() else { return true };
+        if program.in_flight > 0 || program.worker.is_some() {
+            return true;
+        }
+        !program.is_paused && self.resume(id, PAUSE_ABOVE, fleet)
+    }
+
+    /// Makes a program active at the worker with the most room, if one has it.
+    fn resume(&mut self, id: ProgramId, below: f64, fleet: &Fleet) -> bool {
+        let Some(tokens) = self.programs.get(&id.0).map(|it| it.tokens) else { return false };
+        let mut best: Option<(i64, WorkerId)> = None;
+        for worker in fleet.workers().filter(|it| it.is_fit() && it.answers()) {
+            let Some(capacity) = worker.capacity() else { return true };
+            let used = memory_of(&mut self.memory, worker.id).tokens;
+            let free = (capacity.0 as f64 * below) as i64 - used as i64;
+            let fits = free >= tokens as i64 || used == 0;
+            if fits && best.is_none_or(|it| it.0 < free) {
+                best = Some((free, worker.id));
+            }
+        }
+        let Some((_, worker)) = best else { return false };
+        self.unsettle(id);
+        if let Some(program) = self.programs.get_mut(&id.0) {
+            (program.worker, program.is_paused) = (Some(worker), false);
+            resize((&mut self.memory, &mut self.shares), program, worker, (0, tokens));
+        }
+        true
+    }
+
+    /// Programs that have been idle for long have no memory.
+    fn forget_ended(&mut self, now: Instant) {
+        let is_ended = |it: &&(Instant, ProgramId)| now.since(it.0) >= ENDED;
+        let ended: Vec<ProgramId> =
+            self.memory.iter().flat_map(|it| it.idle.iter().take_while(is_ended)).map(|it| it.1).collect();
+        ended.into_iter().for_each(|it| self.unsettle(it));
+    }
+
+    /// Pauses and resumes, if it is time.
+    pub(super) fn sweep(&mut self, now: Instant, fleet: &Fleet) {
+        if now.since(self.swept) < EVERY {
+            return;
+        }
+        self.swept = now;
+        self.forget_ended(now);
+        for (worker, capacity) in fleet.workers().filter_map(|it| Some((it.id, it.capacity()?.0 as f64))) {
+            let used = |it: &Programs| it.memory.get(worker.index()).map_or(0, |it| it.tokens) as f64;
+            if used(self) <= PAUSE_ABOVE * capacity {
+                continue;
+            }
+            let memory = memory_of(&mut self.memory, worker);
+            let mut acting: Vec<(u64, ProgramId)> = memory
+                .idle
+                .iter()
+                .map(|it| (self.programs.get(&it.1.0).map_or(0, |it| it.tokens), it.1))
+                .collect();
+            acting.sort_unstable();
+            for (_, id) in acting {
+                if used(self) <= PAUSE_TO * capacity {
+                    break;
+                }
+                self.unsettle(id);
+                if let Some(program) = self.programs.get_mut(&id.0) {
+                    program.is_paused = true;
+                }
+            }
+        }
+        let mut paused: Vec<(u64, ProgramId)> = self
+            .held
+            .iter()
+            .filter_map(|it| Some((self.programs.get(&it.program.0)?.tokens, it.program)))
+            .collect();
+        paused.sort_unstable();
+        for (_, id) in paused {
+            if !self.resume(id, RESUME_BELOW, fleet) {
+                break;
+            }
+        }
+    }
+}
