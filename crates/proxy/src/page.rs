@@ -178,13 +178,16 @@ mod tests {
     /// Fields that the page does not show.
     const NOT_SHOWN: &[&str] = &[
         "added",
+        "backlog_s",
         "block_tokens",
         "bytes",
         "bytes_max",
+        "desired_workers",
         "discovery",
         "floor_ms",
         "holders_total",
         "kv_tokens",
+        "load_ahead",
         "predicted_blocks",
         "reported_blocks",
         "restart",

@@ -293,7 +293,8 @@ impl Engine {
         debug_assert!(!self.stepping, "a step begins before the last one ended");
         let mut step = EngineStep { budget: self.profile.batch_tokens_max as usize, work: Work::default() };
         let preempted = self.continue_running(&mut step);
-        if !preempted {
+        // As in vLLM, nothing is admitted in a step that preempts. But a step without any sequence would be the last one.
+        if !preempted || self.running.is_empty() {
             self.admit_waiting(&mut step);
         }
         if step.work == Work::default() {

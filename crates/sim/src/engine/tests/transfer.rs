@@ -219,6 +219,20 @@ fn a_preempted_sequence_computes_what_it_had_received() {
     assert_eq!(engine.stats().used_blocks, 0);
 }
 
+#[test]
+fn a_sequence_that_preempts_itself_lets_the_next_one_run() {
+    // Seven blocks: four wait for their KV, three are the prompt that runs, and its answer needs one more.
+    let mut engine = engine(Profile { kv_blocks: 8, ..TINY });
+    let received = submit_in(&mut engine, job(1, 16, 1));
+    let preempted = submit(&mut engine, job(2, 12, 6));
+    step(&mut engine);
+    engine.finish_fetch(received, arrived(16));
+    let outputs = run(&mut engine);
+    let of = |id| outputs.iter().filter(|it| it.job == id).count();
+    assert_eq!((of(received), of(preempted)), (1, 5));
+    assert_eq!((engine.stats().counters.preemptions, engine.stats().used_blocks), (1, 0));
+}
+
 #[derive(Clone, Debug)]
 enum TransferOp {
     Submit { family: u32, prompt_tokens: u32, answer_tokens: u32, transfer: Transfer },
