@@ -23,9 +23,9 @@ use crate::observer::ring::Ring;
 use crate::observer::shadow::ShadowScore;
 use crate::observer::{Fact, Observer};
 use crate::peers::Outbox;
-use crate::placer::Placer;
 use crate::placer::strategies::Strategies;
 use crate::placer::survey::Survey;
+use crate::placer::{Placer, World};
 use crate::programs::{ProgramCounts, Programs};
 use crate::request::PendingRequest;
 use crate::reservations::Reservations;
@@ -414,6 +414,13 @@ impl Parts {
         if matches!(change.to, HealthState::Suspect { .. }) {
             effects.push(Effect::Probe { worker });
         }
+    }
+
+    /// What a choice is made from, and the placer that makes it.
+    fn world(&mut self, now: Instant) -> (World<'_>, &mut Placer) {
+        let Parts { fleet, cache, scheduler, programs, placer, .. } = self;
+        let (reservations, long_prefills) = (scheduler.reservations(), scheduler.long_prefills());
+        (World { now, fleet, cache, reservations, long_prefills, programs }, placer)
     }
 
     fn compute_scaling(&mut self, now: Instant) {

@@ -17,7 +17,7 @@ use crate::observer::ring::End;
 use crate::observer::{Fact, Placed, Ticket};
 use crate::placer::pull::Coming;
 use crate::placer::split::{PrefillChoice, Split};
-use crate::placer::{Mode, Picked, Query, Rules, WorkerChoice, World};
+use crate::placer::{Mode, Picked, Query, Rules, WorkerChoice};
 use crate::request::{Attempt, AttemptOrder, PendingRequest, Pull, RequestState, StreamProgress};
 use crate::reservations::{Reservation, Reservations};
 
@@ -75,17 +75,9 @@ impl Parts {
             Looking::Queued { at, ahead } => (Some(at), Some(ahead)),
         };
         let rules = self.scheduler.rules(context, request, at);
-        let reservations = ahead.unwrap_or(self.scheduler.reservations());
-        let long_prefills = self.scheduler.long_prefills();
-        let mut world = World {
-            now,
-            fleet: &self.fleet,
-            cache: &mut self.cache,
-            reservations,
-            long_prefills,
-            programs: &self.programs,
-        };
-        let choice = self.placer.choose(&mut world, &request.query(), rules, Mode::Commit);
+        let (mut world, placer) = self.world(now);
+        world.reservations = ahead.unwrap_or(world.reservations);
+        let choice = placer.choose(&mut world, &request.query(), rules, Mode::Commit);
         if let Some((picked, session)) = choice.picked().and_then(|it| Some((it, it.pinned?))) {
             self.session_pinned(request, session, picked);
         }
@@ -168,17 +160,8 @@ impl Parts {
         rules: Rules,
         mode: Mode,
     ) -> WorkerChoice {
-        let reservations = self.scheduler.reservations();
-        let long_prefills = self.scheduler.long_prefills();
-        let mut world = World {
-            now,
-            fleet: &self.fleet,
-            cache: &mut self.cache,
-            reservations,
-            long_prefills,
-            programs: &self.programs,
-        };
-        self.placer.choose(&mut world, query, rules, mode)
+        let (mut world, placer) = self.world(now);
+        placer.choose(&mut world, query, rules, mode)
     }
 
     fn session_pinned(&mut self, request: &PendingRequest, session: u64, picked: Picked) {

@@ -12,7 +12,7 @@ use crate::event::{Arrival, Refusal};
 use crate::observer::Placed;
 use crate::observer::decision::{AttemptOutcome, Decision};
 use crate::placer::split::Split;
-use crate::placer::{Mode, Picked, WorkerChoice, World};
+use crate::placer::{Mode, Picked, WorkerChoice};
 use crate::request::PendingRequest;
 use crate::scheduler::dry_run::DryRun;
 use crate::scheduler::pool::NotQueued;
@@ -109,18 +109,8 @@ impl Brain {
 
     /// The worker that would cost least if every worker had room.
     fn pick_if_open(&mut self, now: Instant, request: &PendingRequest) -> Option<Picked> {
-        let parts = &mut self.parts;
-        let reservations = parts.scheduler.reservations();
-        let long_prefills = parts.scheduler.long_prefills();
-        let world = World {
-            now,
-            fleet: &parts.fleet,
-            cache: &mut parts.cache,
-            reservations,
-            long_prefills,
-            programs: &parts.programs,
-        };
-        parts.placer.pick_if_open(&world, &request.query())
+        let (world, placer) = self.parts.world(now);
+        placer.pick_if_open(&world, &request.query())
     }
 
     fn describe(&mut self, now: Instant, request: &PendingRequest, picked: Picked) -> Decision {

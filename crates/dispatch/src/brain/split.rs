@@ -10,8 +10,8 @@ use super::{Brain, Parts};
 use crate::cache::PromptChain;
 use crate::event::Effect;
 use crate::observer::Fact;
+use crate::placer::Picked;
 use crate::placer::split::{Answering, Split};
-use crate::placer::{Picked, World};
 use crate::request::{Attempt, PendingRequest, PrefillLeg};
 
 impl Parts {
@@ -20,18 +20,9 @@ impl Parts {
         if !request.may_split || !self.fleet.has_prefill_workers() {
             return None;
         }
-        let reservations = self.scheduler.reservations();
-        let long_prefills = self.scheduler.long_prefills();
-        let world = World {
-            now,
-            fleet: &self.fleet,
-            cache: &mut self.cache,
-            reservations,
-            long_prefills,
-            programs: &self.programs,
-        };
         let (query, rule) = (request.query(), self.settings.split);
-        let split = self.placer.split(&world, &query, (picked, Answering::Anyone), rule)?;
+        let (world, placer) = self.world(now);
+        let split = placer.split(&world, &query, (picked, Answering::Anyone), rule)?;
         let answers = Picked { place: split.place, ..picked };
         if split.place == picked.place || self.is_unclaimed(request, answers) {
             return Some(split);
@@ -39,17 +30,8 @@ impl Parts {
         if !split.is_needed() {
             return None;
         }
-        let reservations = self.scheduler.reservations();
-        let long_prefills = self.scheduler.long_prefills();
-        let world = World {
-            now,
-            fleet: &self.fleet,
-            cache: &mut self.cache,
-            reservations,
-            long_prefills,
-            programs: &self.programs,
-        };
-        self.placer.split(&world, &query, (picked, Answering::Picked), rule)
+        let (world, placer) = self.world(now);
+        placer.split(&world, &query, (picked, Answering::Picked), rule)
     }
 
     /// Promises the prompt to the worker that prefills it.

@@ -1,5 +1,6 @@
 //! Streams whose worker fails in the middle go on at another one, and their clients do not notice.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
 use http::Request;
@@ -385,11 +386,15 @@ async fn a_drained_worker_hands_its_streams_over_and_loses_none() {
             json!({"messages": messages, "max_tokens": 300, "ignore_eos": true, "return_token_ids": true}),
         )
     };
-    let mut asked = JoinSet::new();
-    for number in 0..16 {
-        let (addr, body) = (fixture.router.listen(), body(number));
-        asked.spawn(async move { (number, ask(addr, "/v1/chat/completions", &body).await) });
-    }
+    let ask_all = |addr| {
+        let mut asked = JoinSet::new();
+        for number in 0..16 {
+            let body = body(number);
+            asked.spawn(async move { (number, ask(addr, "/v1/chat/completions", &body).await) });
+        }
+        asked
+    };
+    let asked = ask_all(fixture.router.listen());
     let handle = fixture.engines[0].handle();
     within(handle.until(|it| it.requests_open == 4)).await;
     let answer = operate(&fixture, "/admin/v1/workers/0/drain?hand_over=true").await;
@@ -397,9 +402,9 @@ async fn a_drained_worker_hands_its_streams_over_and_loses_none() {
     within(handle.until(|it| it.requests_open == 0)).await;
     assert!(!asked.is_empty(), "the streams go on");
     until_counted(&fixture.router, HANDED_OVER, 4.0).await;
-    for (number, answer) in within(asked.join_all()).await {
-        let expected = ask(fixture.engines[1].addr(), "/v1/chat/completions", &body(number)).await;
-        assert_eq!(events(&answer), events(&expected), "stream {number}");
+    let answers: BTreeMap<_, _> = within(asked.join_all()).await.into_iter().collect();
+    for (number, expected) in within(ask_all(fixture.engines[1].addr()).join_all()).await {
+        assert_eq!(events(&answers[&number]), events(&expected), "stream {number}");
     }
     fixture.until_nothing_is_open().await;
     let page = fixture.router.metrics();

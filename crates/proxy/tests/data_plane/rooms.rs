@@ -12,6 +12,7 @@ use serde_json::Value;
 use tokio::task::JoinSet;
 
 use crate::fixture::{ANYWHERE, Fixture, TestResponse, engine_settings, get, metric, post, settings, within};
+use crate::split::{chat, right_text, text};
 
 /// Longer than any test: an engine that waits for it hangs.
 const HANGS: Duration = Duration::from_secs(600);
@@ -36,29 +37,6 @@ async fn fleet(prefill: usize, decode: usize) -> Fixture {
     let router = Router::start(settings).await.unwrap();
     within(router.until_all_ready()).await;
     Fixture { router, engines }
-}
-
-fn chat(number: usize, stream: bool) -> String {
-    let text = "a table for two near the window, please ".repeat(20);
-    format!(
-        r#"{{"model":"maitre-sim","messages":[{{"role":"user","content":"{number} {text}"}}],"max_tokens":12,"stream":{stream}}}"#
-    )
-}
-
-fn text(answer: &TestResponse) -> String {
-    let of =
-        |it: &Value, part: &str| it["choices"][0][part]["content"].as_str().unwrap_or_default().to_owned();
-    let body = answer.text();
-    if !body.starts_with("data:") {
-        return of(&answer.json(), "message");
-    }
-    let events = body.lines().filter_map(|it| it.strip_prefix("data: ")).filter(|it| *it != "[DONE]");
-    events.map(|it| of(&serde_json::from_str(it).unwrap(), "delta")).collect()
-}
-
-async fn right_text(number: usize) -> String {
-    let alone = crate::fixture::fixture(1).await;
-    text(&alone.client().await.post("/v1/chat/completions", chat(number, false)).await)
 }
 
 async fn check_right(fixture: &Fixture, number: usize, stream: bool) -> TestResponse {

@@ -42,7 +42,7 @@ async fn fleet_with(prefill: usize, decode: usize, mut settings: RouterSettings)
     Fixture { router, engines }
 }
 
-fn chat(number: usize, stream: bool) -> String {
+pub(crate) fn chat(number: usize, stream: bool) -> String {
     let text = "a table for two near the window, please ".repeat(20);
     format!(
         r#"{{"model":"maitre-sim","messages":[{{"role":"user","content":"{number} {text}"}}],"max_tokens":12,"stream":{stream}}}"#
@@ -50,7 +50,7 @@ fn chat(number: usize, stream: bool) -> String {
 }
 
 /// The text of an answer, in one piece or as a stream.
-fn text(answer: &TestResponse) -> String {
+pub(crate) fn text(answer: &TestResponse) -> String {
     let of =
         |it: &Value, part: &str| it["choices"][0][part]["content"].as_str().unwrap_or_default().to_owned();
     let body = answer.text();
@@ -62,7 +62,7 @@ fn text(answer: &TestResponse) -> String {
 }
 
 /// What one engine answers.
-async fn right_text(number: usize) -> String {
+pub(crate) async fn right_text(number: usize) -> String {
     let alone = crate::fixture::fixture(1).await;
     text(&alone.client().await.post("/v1/chat/completions", chat(number, false)).await)
 }
