@@ -26,7 +26,7 @@ use crate::peers::Outbox;
 use crate::placer::strategies::Strategies;
 use crate::placer::survey::Survey;
 use crate::placer::{Placer, World};
-use crate::programs::{ProgramCounts, Programs};
+use crate::programs::Programs;
 use crate::request::PendingRequest;
 use crate::reservations::Reservations;
 use crate::scaling::{ModelScaling, Scaling, ScalingSources};
@@ -141,11 +141,6 @@ impl Brain {
     /// When the brain wants a `Tick` though nothing has happened.
     pub fn due(&self) -> Option<Instant> {
         self.parts.scheduler.due()
-    }
-
-    /// What programs have in memory.
-    pub fn program_counts(&self) -> ProgramCounts {
-        self.parts.programs.counts()
     }
 
     /// The concurrency limit of a worker; none while the queue is off.

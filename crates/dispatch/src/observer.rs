@@ -20,6 +20,7 @@ use crate::cache::PromptChain;
 use crate::peers::Outbox;
 use crate::placer::split::PrefillChoice;
 use crate::placer::{Picked, Query, View};
+use crate::programs::view::ProgramStep;
 use decision::{CANDIDATES_MAX, Considered, Decision, Least, PRICED_MAX};
 use dirty::DirtySet;
 use forecast::{Forecast, Foreseen};
@@ -95,6 +96,7 @@ pub(crate) struct Placed<'a> {
     pub(crate) picked: Picked,
     pub(crate) prefill: Option<PrefillChoice>,
     pub(crate) view: View<'a>,
+    pub(crate) program: Option<ProgramStep>,
 }
 
 impl<'a> Placed<'a> {
@@ -277,6 +279,7 @@ impl Observer {
         decision.held = query.prompt.map(|_| chosen.cached());
         decision.predicted = Some(foreseen.seconds);
         decision.prefill = placed.prefill;
+        decision.program = placed.program;
         decision.candidates_total = placed.view.survey.snapshots.len() as u32;
         self.consider_all(placed, &mut decision.candidates);
         foreseen

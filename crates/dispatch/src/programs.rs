@@ -19,6 +19,7 @@ pub(crate) mod held;
 pub(crate) mod lineage;
 pub(crate) mod think;
 mod thunder;
+pub mod view;
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -31,6 +32,7 @@ use crate::cache::PromptChain;
 use held::{HeldCall, HeldCalls};
 use lineage::Lineage;
 use think::ThinkTimes;
+use view::{HoldEnd, HoldTallies};
 
 /// Programs that are known at a time; each takes about 300 bytes. Beyond it the one that has been idle longest is forgotten.
 pub const PROGRAMS_MAX: usize = 65_536;
@@ -91,6 +93,9 @@ impl Default for ProgramSettings {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ProgramId(pub u64);
 
+/// A program that no call belongs to.
+const UNKNOWN: ProgramId = ProgramId(0);
+
 #[derive(Clone, Copy, Debug)]
 struct Program {
     tenant: TenantId,
@@ -106,6 +111,34 @@ struct Program {
     idle_since: Instant,
     /// `ThunderAgent`'s rule has paused it.
     is_paused: bool,
+    /// Where its last call went, for people.
+    last: Option<WorkerId>,
+}
+
+impl Program {
+    /// Before its first call.
+    fn new(now: Instant, tenant: TenantId) -> Program {
+        Program {
+            tenant,
+            tokens: 0,
+            worker: None,
+            calls: 0,
+            in_flight: 0,
+            held: 0,
+            idle_since: now,
+            is_paused: false,
+            last: None,
+        }
+    }
+}
+
+/// Where a call finds memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Room {
+    /// Where its program has it, or wherever it is placed.
+    AsItIs,
+    /// At this worker.
+    At(WorkerId),
 }
 
 /// The memory of one worker.
@@ -115,18 +148,6 @@ struct WorkerMemory {
     tokens: u64,
     /// Those of them that are idle, in the order in which they give way.
     idle: BTreeSet<(Instant, ProgramId)>,
-}
-
-/// What programs have in memory, for people.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ProgramCounts {
-    pub known: u64,
-    pub resident: u64,
-    pub running: u64,
-    /// Calls that wait for memory.
-    pub held: u64,
-    /// Tokens of all resident programs.
-    pub resident_tokens: u64,
 }
 
 #[derive(Debug, Default)]
@@ -144,6 +165,8 @@ pub(crate) struct Programs {
     think: ThinkTimes,
     /// When `ThunderAgent`'s rule ran last.
     swept: Instant,
+    /// How holds ended, for people.
+    tallies: HoldTallies,
 }
 
 impl Programs {
@@ -165,28 +188,27 @@ impl Programs {
             return None;
         }
         match (named, prompt) {
-            (Some(name), prompt) => {
-                let block = prompt.and_then(|it| it.chain.iter().take(THREAD_BLOCK).next_back());
-                Some(ProgramId(hash::pair(name, block.map_or(0, |it| it.0))))
-            }
+            (Some(name), prompt) => Some(thread(name, prompt)),
             (None, Some(prompt)) => self.lineage.identify(prompt),
+            (None, None) => None,
+        }
+    }
+
+    /// The same for a call that does not come; a program that is not known has an id of no other.
+    pub(crate) fn find(&self, named: Option<u64>, prompt: Option<&PromptChain>) -> Option<ProgramId> {
+        match (named, prompt) {
+            _ if !self.is_on() => None,
+            (Some(name), prompt) => Some(thread(name, prompt)),
+            (None, Some(prompt)) => {
+                lineage::is_long(prompt).then(|| self.lineage.find(prompt).unwrap_or(UNKNOWN))
+            }
             (None, None) => None,
         }
     }
 
     /// A call of this program has come, with a context of so many tokens.
     pub(crate) fn called(&mut self, now: Instant, id: ProgramId, tenant: TenantId, tokens: u64) {
-        let new = Program {
-            tenant,
-            tokens: 0,
-            worker: None,
-            calls: 0,
-            in_flight: 0,
-            held: 0,
-            idle_since: now,
-            is_paused: false,
-        };
-        let program = self.programs.entry(id.0).or_insert(new);
+        let program = self.programs.entry(id.0).or_insert(Program::new(now, tenant));
         if program.calls > 0 && program.in_flight + program.held == 0 {
             self.think.observe(now.since(program.idle_since));
         }
@@ -227,28 +249,38 @@ impl Programs {
     /// Whether the program is resident, or a worker has memory for it: then it is resident there.
     fn has_memory(&mut self, now: Instant, id: ProgramId, fleet: &Fleet) -> bool {
         let Some(program) = self.programs.get(&id.0).copied() else { return true };
+        match self.room(now, &program, fleet) {
+            Some(Room::At(worker)) => self.settle(id, worker, fleet),
+            Some(Room::AsItIs) => {}
+            None => return false,
+        }
+        true
+    }
+
+    /// Where a call of this program finds memory.
+    fn room(&self, now: Instant, program: &Program, fleet: &Fleet) -> Option<Room> {
         let is_fit = |it: WorkerId| fleet.worker(it).is_some_and(Worker::is_fit);
         if program.in_flight > 0 || program.worker.is_some_and(is_fit) {
-            return true;
+            return Some(Room::AsItIs);
         }
         let mut best: Option<(i64, WorkerId)> = None;
         for worker in fleet.workers().filter(|it| it.is_fit() && it.answers()) {
             // A worker that has not said how much it holds takes what comes.
-            let Some(capacity) = capacity(fleet, worker.id) else { return true };
+            let Some(capacity) = capacity(fleet, worker.id) else { return Some(Room::AsItIs) };
             let hold = self.think.hold(program.tokens as f64 * worker.rates.prefill.slope);
-            let memory = memory_of(&mut self.memory, worker.id);
-            let gives_way = memory.idle.iter().take_while(|it| now.since(it.0) >= hold);
+            let memory = self.memory.get(worker.id.index());
+            let idle = memory.into_iter().flat_map(|it| &it.idle);
+            let gives_way = idle.take_while(|it| now.since(it.0) >= hold);
             let yielded: u64 = gives_way.map(|it| self.programs.get(&it.1.0).map_or(0, |it| it.tokens)).sum();
-            let free = capacity as i64 - memory.tokens as i64;
+            let resident = memory.map_or(0, |it| it.tokens);
+            let free = capacity as i64 - resident as i64;
             // A program that is larger than what programs may fill goes where nothing else is resident.
-            let fits = free + yielded as i64 >= program.tokens as i64 || memory.tokens == yielded;
+            let fits = free + yielded as i64 >= program.tokens as i64 || resident == yielded;
             if fits && best.is_none_or(|it| it.0 < free) {
                 best = Some((free, worker.id));
             }
         }
-        let Some((_, worker)) = best else { return false };
-        self.settle(id, worker, fleet);
-        true
+        best.map(|it| Room::At(it.1))
     }
 
     /// Gives the program memory at this worker, and takes it from those that give way first.
@@ -287,6 +319,9 @@ impl Programs {
         if self.programs.get(&id.0).is_some_and(|it| it.worker != Some(worker)) {
             self.settle(id, worker, fleet);
         }
+        if let Some(program) = self.programs.get_mut(&id.0) {
+            program.last = Some(worker);
+        }
     }
 
     /// A call that was admitted has ended, and left a context of so many tokens.
@@ -324,9 +359,12 @@ impl Programs {
 
     /// The worker is gone, and what it held.
     pub(crate) fn worker_gone(&mut self, worker: WorkerId) {
-        for program in self.programs.values_mut().filter(|it| it.worker == Some(worker)) {
-            resize((&mut self.memory, &mut self.shares), program, worker, (program.tokens, 0));
-            program.worker = None;
+        for program in self.programs.values_mut() {
+            program.last = program.last.filter(|&it| it != worker);
+            if program.worker == Some(worker) {
+                resize((&mut self.memory, &mut self.shares), program, worker, (program.tokens, 0));
+                program.worker = None;
+            }
         }
         *memory_of(&mut self.memory, worker) = WorkerMemory::default();
     }
@@ -357,7 +395,16 @@ impl Programs {
             since: now,
             is_begun: program.calls > 1,
         };
-        self.held.push(call)
+        let is_held = self.held.push(call);
+        if !is_held {
+            self.tallies.count(HoldEnd::ListFull, Duration::ZERO);
+        }
+        is_held
+    }
+
+    /// Tokens of a tenant's resident programs.
+    fn share(&self, tenant: TenantId) -> f64 {
+        self.shares.get(&tenant.0).copied().unwrap_or(0) as f64
     }
 
     /// The next held call that may go, which is then in flight. Weights are those of tenants.
@@ -374,12 +421,13 @@ impl Programs {
         if let Some(call) = late {
             self.force(call.program);
             self.held.remove(call.request);
+            self.tallies.count(HoldEnd::Waited, now.since(call.since));
             return Some((call.request, call.since));
         }
-        let share = |it: TenantId| self.shares.get(&it.0).copied().unwrap_or(0) as f64 / weight(it);
-        for call in self.held.next(now, share) {
+        for call in self.held.next(now, |it| self.share(it) / weight(it)) {
             if self.admit(now, call.program, fleet) {
                 self.held.remove(call.request);
+                self.tallies.count(HoldEnd::Memory, now.since(call.since));
                 return Some((call.request, call.since));
             }
         }
@@ -397,16 +445,6 @@ impl Programs {
         }
     }
 
-    pub(crate) fn counts(&self) -> ProgramCounts {
-        ProgramCounts {
-            known: self.programs.len() as u64,
-            resident: self.programs.values().filter(|it| it.worker.is_some()).count() as u64,
-            running: self.programs.values().filter(|it| it.in_flight > 0).count() as u64,
-            held: self.held.len() as u64,
-            resident_tokens: self.memory.iter().map(|it| it.tokens).sum(),
-        }
-    }
-
     fn forget_surplus(&mut self) {
         while self.programs.len() > PROGRAMS_MAX {
             let Some((at, id)) = self.idle.pop_first() else { return };
@@ -415,6 +453,12 @@ impl Programs {
             self.programs.remove(&id.0);
         }
     }
+}
+
+/// A thread of the session of this name: those with other instructions are programs of their own.
+fn thread(name: u64, prompt: Option<&PromptChain>) -> ProgramId {
+    let block = prompt.and_then(|it| it.chain.iter().take(THREAD_BLOCK).next_back());
+    ProgramId(hash::pair(name, block.map_or(0, |it| it.0)))
 }
 
 /// The tokens of a program at its worker change from the first number to the second.

@@ -62,6 +62,8 @@ pub(crate) struct PendingRequest {
     /// its first token teaches nothing.
     pub(crate) moved: Option<Instant>,
     pub(crate) program: Option<ProgramId>,
+    /// How long it was held until its program had memory; a part of `waited`.
+    pub(crate) held: Duration,
 }
 
 /// Which of two attempts of one request this is.

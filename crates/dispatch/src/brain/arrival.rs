@@ -109,6 +109,7 @@ impl Parts {
             spending: Spending::default(),
             moved: None,
             program: None,
+            held: Duration::ZERO,
         })
     }
 

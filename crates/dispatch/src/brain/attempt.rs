@@ -18,6 +18,7 @@ use crate::observer::{Fact, Placed, Ticket};
 use crate::placer::pull::Coming;
 use crate::placer::split::{PrefillChoice, Split};
 use crate::placer::{Mode, Picked, Query, Rules, WorkerChoice};
+use crate::programs::view::HoldEnd;
 use crate::request::{Attempt, AttemptOrder, PendingRequest, Pull, RequestState, StreamProgress};
 use crate::reservations::{Reservation, Reservations};
 
@@ -285,8 +286,9 @@ impl Parts {
         self.placer.reveal(&mut self.cache, &query);
         let view = self.placer.view(&self.cache, self.scheduler.reservations(), &query);
         let (tenant, waited) = (request.tenant, request.waited_by(now));
+        let program = self.programs.step(request.program, request.held);
         let request = request.id;
-        self.observer.placed(&Placed { now, request, query, tenant, waited, picked, prefill, view })
+        self.observer.placed(&Placed { now, request, query, tenant, waited, picked, prefill, view, program })
     }
 
     /// Whether the cache counts on this prompt at its worker. A prompt that its own strategy does not look at counts for
@@ -450,6 +452,9 @@ impl Brain {
         effects: &mut Vec<Effect>,
     ) {
         let Some(mut request) = self.pending.remove(&request.0) else { return };
+        if outcome == AttemptOutcome::Left {
+            self.parts.programs.count_lost(now, request.id, HoldEnd::Disconnected);
+        }
         self.parts.call_ended(now, &request, None);
         let Some(attempt) = self.parts.release(&mut request) else { return };
         self.parts.attempt_ended(now, &attempt, outcome, None);

@@ -4,6 +4,8 @@
 //! placer's part are dry runs, which copy neither the queue nor the fleet. Two things are not foreseen: a recall of others for its deadline, and what
 //! happens to it once it waits.
 
+use std::time::Duration;
+
 use maitre_base::{Instant, RequestId};
 
 use super::arrival::rate_limited;
@@ -13,6 +15,7 @@ use crate::observer::Placed;
 use crate::observer::decision::{AttemptOutcome, Decision};
 use crate::placer::split::Split;
 use crate::placer::{Mode, Picked, WorkerChoice};
+use crate::programs::view::ProgramStep;
 use crate::request::PendingRequest;
 use crate::scheduler::dry_run::DryRun;
 use crate::scheduler::pool::NotQueued;
@@ -36,7 +39,8 @@ impl Brain {
     /// with the worker that would cost least, and its outcome says so.
     pub fn explain(&mut self, now: Instant, arrival: &Arrival<'_>) -> Result<Decision, Refusal> {
         let arrival = Arrival { request: EXPLAINED, ..*arrival };
-        let request = self.parts.pending_request(now, &arrival)?;
+        let mut request = self.parts.pending_request(now, &arrival)?;
+        request.program = self.parts.programs.find(arrival.program, arrival.prompt);
         let mut dry_run = self.parts.scheduler.dry_run(self.context(now), request.pool);
         let admitted = self.admit_in(now, &mut dry_run, &request)?;
         let rules = self.parts.scheduler.rules_in(self.context(now), Some(&dry_run.flow), &request, None);
@@ -51,7 +55,12 @@ impl Brain {
             WorkerChoice::TooLate | WorkerChoice::Wait => self.pick_if_open(now, &request),
             WorkerChoice::NoWorker => None,
         };
-        let decision = self.describe(now, &request, picked.ok_or(Refusal::NoWorker)?);
+        let mut decision = self.describe(now, &request, picked.ok_or(Refusal::NoWorker)?);
+        decision.hold = self.parts.hold(now, &request);
+        if decision.hold.is_some() {
+            // It would come to the queue later.
+            return Ok(Decision { outcome: AttemptOutcome::WouldWait, ..decision });
+        }
         match (choice, admitted) {
             (WorkerChoice::Place(picked), Admitted::Directly | Admitted::Next)
                 if self.parts.is_unclaimed(&request, picked) =>
@@ -121,8 +130,11 @@ impl Brain {
         parts.placer.reveal(&mut parts.cache, &query);
         let view = parts.placer.view(&parts.cache, parts.scheduler.reservations(), &query);
         let (tenant, waited) = (request.tenant, request.waited);
+        // As if it had come.
+        let program = parts.programs.step(request.program, Duration::ZERO);
+        let program = program.map(|it| ProgramStep { calls: it.calls.saturating_add(1), ..it });
         let request = request.id;
-        let placed = Placed { now, request, query, tenant, waited, picked, prefill, view };
+        let placed = Placed { now, request, query, tenant, waited, picked, prefill, view, program };
         Decision { outcome: AttemptOutcome::Asked, ..parts.observer.explain(&placed) }
     }
 }

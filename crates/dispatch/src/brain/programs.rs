@@ -1,17 +1,29 @@
 //! Calls of programs: whether they go or are held, and what their ends free.
 
-use maitre_base::{Instant, RequestId};
+use maitre_base::{Instant, RequestId, TenantId};
 use maitre_fleet::estimate::Counted;
 
 use super::{Brain, Parts};
 use crate::event::{Effect, Refusal};
 use crate::programs::ProgramId;
+use crate::programs::view::{HeldSummary, Hold, HoldEnd, ProgramCounts, ProgramsView, Sight, ViewLimits};
 use crate::request::PendingRequest;
 
 /// Held calls that go in one step, so that a long list does not keep others from the brain.
 const RELEASED_A_STEP: usize = 64;
 
 impl Parts {
+    pub(super) fn sight(&self, now: Instant) -> Sight<'_, impl Fn(TenantId) -> f64> {
+        let queue = &self.settings.queue;
+        Sight { now, fleet: &self.fleet, weight: |it| queue.terms(it).weight }
+    }
+
+    /// Why this request would be held if it came now.
+    pub(super) fn hold(&self, now: Instant, request: &PendingRequest) -> Option<Hold> {
+        let program = request.program?;
+        self.programs.would_hold(&self.sight(now), (program, request.tenant), request.tokens())
+    }
+
     /// A call of a program has come. Returns whether it goes now; otherwise it is held.
     pub(super) fn call_goes(&mut self, now: Instant, request: &PendingRequest, program: ProgramId) -> bool {
         self.programs.called(now, program, request.tenant, request.tokens());
@@ -38,6 +50,21 @@ impl Parts {
 }
 
 impl Brain {
+    /// How many programs there are, and what they have in memory.
+    pub fn program_counts(&self, now: Instant) -> ProgramCounts {
+        self.parts.programs.counts(now)
+    }
+
+    /// Programs with their memory, and the calls that are held; none while programs are off.
+    pub fn programs(&self, now: Instant, limits: ViewLimits) -> Option<ProgramsView> {
+        self.parts.programs.view(&self.parts.sight(now), limits)
+    }
+
+    /// This request, if it is held until its program has memory.
+    pub fn held_call(&self, now: Instant, request: RequestId) -> Option<HeldSummary> {
+        self.parts.programs.held_summary(&self.parts.sight(now), request)
+    }
+
     /// Held calls go whose programs have memory now.
     pub(super) fn release_held(&mut self, now: Instant, effects: &mut Vec<Effect>) {
         for _ in 0..RELEASED_A_STEP {
@@ -48,7 +75,8 @@ impl Brain {
             let queue = &settings.queue;
             let Some((id, since)) = programs.release(now, fleet, |it| queue.terms(it).weight) else { return };
             if let Some(request) = self.pending.get_mut(&id.0) {
-                request.waited += now.since(since);
+                request.held = now.since(since);
+                request.waited += request.held;
                 // The time that it was held is not the queue's.
                 let class = &queue.classes[request.class.index()];
                 request.patience = request.deadline.or_else(|| class.deadline.map(|it| now + it));
@@ -68,7 +96,10 @@ impl Brain {
         };
         let late: Vec<RequestId> =
             self.parts.programs.held.iter().map(|it| it.request).filter(|&it| is_late(it)).collect();
-        late.into_iter().for_each(|it| self.refuse_late(now, it, effects));
+        for id in late {
+            self.parts.programs.count_lost(now, id, HoldEnd::Deadline);
+            self.refuse_late(now, id, effects);
+        }
     }
 
     /// A request was refused after an attempt.

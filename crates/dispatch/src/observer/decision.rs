@@ -17,6 +17,7 @@ use maitre_policy::{Ask, Candidate, Name, Why};
 use crate::observer::shadow::Vote;
 use crate::placer::split::PrefillChoice;
 use crate::placer::survey::Opening;
+use crate::programs::view::{Hold, ProgramStep};
 
 /// Most workers in one record: the cheapest, and always the chosen one.
 pub const CANDIDATES_MAX: usize = 16;
@@ -140,6 +141,10 @@ pub struct Decision {
     pub prefill: Option<PrefillChoice>,
     /// What the shadows would have done.
     pub shadows: Vec<Vote>,
+    /// The program that the request is a call of.
+    pub program: Option<ProgramStep>,
+    /// Of a question: the request would be held first.
+    pub hold: Option<Hold>,
 
     // The outcome.
     pub outcome: AttemptOutcome,
@@ -172,6 +177,8 @@ impl Default for Decision {
             candidates_total: 0,
             prefill: None,
             shadows: Vec::new(),
+            program: None,
+            hold: None,
             outcome: AttemptOutcome::InFlight,
             first_token: None,
             total: None,

@@ -5,6 +5,7 @@
 //! large program would never find its memory.
 
 use maitre_base::{Instant, RequestId, TenantId};
+use std::cmp::Ordering;
 use std::time::Duration;
 
 use super::ProgramId;
@@ -64,22 +65,32 @@ impl HeldCalls {
         self.calls.iter()
     }
 
-    /// The calls to try next, in order. `share` is what a tenant has, by its weight.
-    pub(crate) fn next(&self, now: Instant, share: impl Fn(TenantId) -> f64) -> Vec<HeldCall> {
+    pub(crate) fn is_full(&self) -> bool {
+        self.calls.len() >= HELD_MAX
+    }
+
+    /// All calls, in the order in which they go. `share` is what a tenant has, by its weight.
+    pub(crate) fn in_order(&self, share: impl Fn(TenantId) -> f64) -> impl Iterator<Item = HeldCall> {
         let mut calls: Vec<(f64, usize)> =
             self.calls.iter().enumerate().map(|(place, it)| (share(it.tenant), place)).collect();
-        let order = |a: &(f64, usize), b: &(f64, usize)| {
-            let (first, second) = (&self.calls[a.1], &self.calls[b.1]);
-            a.0.total_cmp(&b.0)
-                .then(first.tenant.0.cmp(&second.tenant.0))
-                .then(second.is_begun.cmp(&first.is_begun))
-                .then(a.1.cmp(&b.1))
+        let by_place = |a: &(f64, usize), b: &(f64, usize)| {
+            order((a.0, &self.calls[a.1]), (b.0, &self.calls[b.1])).then(a.1.cmp(&b.1))
         };
-        calls.sort_unstable_by(order);
+        calls.sort_unstable_by(by_place);
+        calls.into_iter().map(|it| self.calls[it.1])
+    }
+
+    /// How many calls go before one that comes now.
+    pub(crate) fn ahead_of(&self, call: &HeldCall, share: impl Fn(TenantId) -> f64) -> usize {
+        let own = share(call.tenant);
+        self.calls.iter().filter(|it| order((share(it.tenant), it), (own, call)).is_le()).count()
+    }
+
+    /// The calls to try next, in order.
+    pub(crate) fn next(&self, now: Instant, share: impl Fn(TenantId) -> f64) -> Vec<HeldCall> {
         let mut next: Vec<HeldCall> = Vec::with_capacity(TRIED_MAX);
         let mut closed: Option<TenantId> = None;
-        for (_, place) in calls {
-            let call = self.calls[place];
+        for call in self.in_order(share) {
             if next.len() == TRIED_MAX {
                 break;
             }
@@ -93,6 +104,12 @@ impl HeldCalls {
         }
         next
     }
+}
+
+/// Of two calls with the shares of their tenants, which goes first.
+fn order((share, call): (f64, &HeldCall), (others, other): (f64, &HeldCall)) -> Ordering {
+    let by_tenant = share.total_cmp(&others).then(call.tenant.0.cmp(&other.tenant.0));
+    by_tenant.then(other.is_begun.cmp(&call.is_begun))
 }
 
 #[cfg(test)]

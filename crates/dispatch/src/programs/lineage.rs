@@ -39,21 +39,36 @@ impl Default for Lineage {
 impl Lineage {
     /// The program that this prompt belongs to; none if it is too short to have an anchor.
     pub(crate) fn identify(&mut self, prompt: &PromptChain) -> Option<ProgramId> {
-        let blocks = prompt.chain.len() as u32;
-        let anchors = || prompt.chain.iter().enumerate().skip(SPACING - 1).step_by(SPACING).rev();
-        anchors().next()?;
-        let extends = |(id, block): (ProgramId, u32)| {
-            let length = self.lengths.peek(id.0).unwrap_or(u32::MAX);
-            (f64::from(block + SPACING as u32) >= EXTENDED * f64::from(length)).then_some(id)
-        };
-        let found = anchors().take(LOOKED_UP_MAX).find_map(|it| extends(self.anchors.peek(it.1.0)?));
-        let id = found.unwrap_or_else(|| {
+        if !is_long(prompt) {
+            return None;
+        }
+        let id = self.find(prompt).unwrap_or_else(|| {
             self.begun += 1;
             // Unlike any session's.
             ProgramId(hash::pair(0x6C69_6E65_6167_6500, self.begun))
         });
-        anchors().take(ANCHORS).for_each(|(block, hash)| self.anchors.put(hash.0, (id, block as u32)));
-        self.lengths.put(id.0, blocks);
+        anchors(prompt).take(ANCHORS).for_each(|(block, hash)| self.anchors.put(hash, (id, block)));
+        self.lengths.put(id.0, prompt.chain.len() as u32);
         Some(id)
     }
+
+    /// The program that this prompt extends.
+    pub(crate) fn find(&self, prompt: &PromptChain) -> Option<ProgramId> {
+        let extends = |(id, block): (ProgramId, u32)| {
+            let length = self.lengths.peek(id.0).unwrap_or(u32::MAX);
+            (f64::from(block + SPACING as u32) >= EXTENDED * f64::from(length)).then_some(id)
+        };
+        anchors(prompt).take(LOOKED_UP_MAX).find_map(|it| extends(self.anchors.peek(it.1)?))
+    }
+}
+
+/// Whether a prompt has an anchor.
+pub(crate) fn is_long(prompt: &PromptChain) -> bool {
+    prompt.chain.len() >= SPACING
+}
+
+/// The anchors of a prompt, the last first: which block each is, and its hash.
+fn anchors(prompt: &PromptChain) -> impl Iterator<Item = (u32, u64)> {
+    let all = prompt.chain.iter().enumerate().skip(SPACING - 1).step_by(SPACING).rev();
+    all.map(|(block, hash)| (block as u32, hash.0))
 }

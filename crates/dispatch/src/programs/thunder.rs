@@ -8,7 +8,7 @@ use std::time::Duration;
 use maitre_base::{Instant, WorkerId};
 use maitre_fleet::Fleet;
 
-use super::{ProgramId, Programs, memory_of, resize};
+use super::{Program, ProgramId, Programs, Room, memory_of, resize};
 
 const EVERY: Duration = Duration::from_secs(5);
 const PAUSE_ABOVE: f64 = 0.95;
@@ -21,32 +21,55 @@ impl Programs {
     /// Whether a call goes at once. A program that is new begins where 0.95 leaves room for it.
     pub(super) fn is_active(&mut self, id: ProgramId, fleet: &Fleet) -> bool {
         let Some(program) = self.programs.get(&id.0).copied() else { return true };
-        if program.in_flight > 0 || program.worker.is_some() {
-            return true;
+        match self.active_room(&program, fleet) {
+            Some(Room::At(worker)) => self.activate(id, worker),
+            Some(Room::AsItIs) => {}
+            None => return false,
         }
-        !program.is_paused && self.resume(id, PAUSE_ABOVE, fleet)
+        true
     }
 
-    /// Makes a program active at the worker with the most room, if one has it.
-    fn resume(&mut self, id: ProgramId, below: f64, fleet: &Fleet) -> bool {
-        let Some(tokens) = self.programs.get(&id.0).map(|it| it.tokens) else { return false };
+    /// Where a call of this program goes at once.
+    pub(super) fn active_room(&self, program: &Program, fleet: &Fleet) -> Option<Room> {
+        if program.in_flight > 0 || program.worker.is_some() {
+            return Some(Room::AsItIs);
+        }
+        let may_begin = !program.is_paused;
+        may_begin.then(|| self.room_below(program.tokens, PAUSE_ABOVE, fleet)).flatten()
+    }
+
+    /// The worker with the most room, if one has it.
+    fn room_below(&self, tokens: u64, below: f64, fleet: &Fleet) -> Option<Room> {
         let mut best: Option<(i64, WorkerId)> = None;
         for worker in fleet.workers().filter(|it| it.is_fit() && it.answers()) {
-            let Some(capacity) = worker.capacity() else { return true };
-            let used = memory_of(&mut self.memory, worker.id).tokens;
+            let Some(capacity) = worker.capacity() else { return Some(Room::AsItIs) };
+            let used = self.memory.get(worker.id.index()).map_or(0, |it| it.tokens);
             let free = (capacity.0 as f64 * below) as i64 - used as i64;
             let fits = free >= tokens as i64 || used == 0;
             if fits && best.is_none_or(|it| it.0 < free) {
                 best = Some((free, worker.id));
             }
         }
-        let Some((_, worker)) = best else { return false };
+        best.map(|it| Room::At(it.1))
+    }
+
+    /// Makes a program active at the worker with the most room, if one has it.
+    fn resume(&mut self, id: ProgramId, below: f64, fleet: &Fleet) -> bool {
+        let Some(tokens) = self.programs.get(&id.0).map(|it| it.tokens) else { return false };
+        match self.room_below(tokens, below, fleet) {
+            Some(Room::At(worker)) => self.activate(id, worker),
+            Some(Room::AsItIs) => {}
+            None => return false,
+        }
+        true
+    }
+
+    fn activate(&mut self, id: ProgramId, worker: WorkerId) {
         self.unsettle(id);
         if let Some(program) = self.programs.get_mut(&id.0) {
             (program.worker, program.is_paused) = (Some(worker), false);
-            resize((&mut self.memory, &mut self.shares), program, worker, (0, tokens));
+            resize((&mut self.memory, &mut self.shares), program, worker, (0, program.tokens));
         }
-        true
     }
 
     /// Programs that have been idle for long have no memory.

@@ -80,7 +80,7 @@ fn nothing_is_held_while_memory_suffices() {
 fn a_fifth_program_waits_until_one_gives_way() {
     let mut harness = full(ProgramRule::WorkingSet);
     assert_eq!(harness.call(5, 5, 45_000), None);
-    assert_eq!(harness.brain.program_counts().held, 1);
+    assert_eq!(harness.brain.program_counts(harness.now).held, 1);
     // One thinks: its memory is kept for it for a while.
     assert_eq!(harness.reply(1, 45_000), []);
     assert!(harness.call(11, 1, 45_600).is_some(), "its next call goes at once");
@@ -128,14 +128,14 @@ fn clients_that_leave_and_workers_that_go_leave_nothing_behind() {
     let mut harness = full(ProgramRule::WorkingSet);
     assert_eq!(harness.call(5, 5, 45_000), None);
     harness.on(Event::Left { request: RequestId(5) });
-    assert_eq!(harness.brain.program_counts().held, 0);
+    assert_eq!(harness.brain.program_counts(harness.now).held, 0);
     for number in 1..=4 {
         harness.on(Event::Left { request: RequestId(number) });
     }
-    let counts = harness.brain.program_counts();
+    let counts = harness.brain.program_counts(harness.now);
     assert_eq!((counts.running, harness.brain.open()), (0, 0));
     harness.on(Event::WorkerGone { worker: WorkerId(0) });
-    assert_eq!(harness.brain.program_counts().resident_tokens, 0);
+    assert_eq!(harness.brain.program_counts(harness.now).resident_tokens, 0);
 }
 
 #[test]
@@ -151,7 +151,7 @@ fn a_held_call_with_a_deadline_is_refused_in_time() {
     let deadline = Some(harness.now + Duration::from_secs(3));
     let (program, size) = (Some(2), Size::Tokens(80_000));
     harness.on(Event::Arrived(Arrival { program, size, deadline, ..arrival(2, Some("llama")) }));
-    assert_eq!(harness.brain.program_counts().held, 1);
+    assert_eq!(harness.brain.program_counts(harness.now).held, 1);
     harness.now = harness.now + Duration::from_secs(4);
     let effects = harness.on(Event::Tick);
     let is_late = |it: &Effect| matches!(it, Effect::Refuse { refusal: Refusal::Deadline { .. }, .. });
@@ -202,4 +202,103 @@ fn programs_without_names_are_found_by_their_prefixes() {
     assert_eq!(find(&of(2, 900)), second);
     assert_ne!(find(&of(2, 100)), second, "a branch from the middle is another program");
     assert!(lineage.identify(&prompt(&[1, 2, 3])).is_none(), "too short to say");
+}
+
+/// Everything that people see.
+fn seen(harness: &Harness) -> crate::programs::view::ProgramsView {
+    harness.brain.programs(harness.now, crate::programs::view::ViewLimits { programs: 3, held: 2 }).unwrap()
+}
+
+#[test]
+fn a_view_lists_the_largest_programs_and_the_calls_held_longest() {
+    use crate::programs::view::ProgramState;
+    let mut harness = harness(ProgramRule::WorkingSet);
+    for (number, tokens) in [(1, 30_000), (2, 75_000), (3, 60_000), (4, 20_000)] {
+        assert!(harness.call(number, number, tokens).is_some());
+    }
+    harness.reply(3, 60_000);
+    for number in 5..=7 {
+        assert_eq!(harness.call(number, number, 50_000), None);
+        harness.pass(1);
+    }
+    let view = seen(&harness);
+    let listed: Vec<_> = view.programs.iter().map(|it| (it.tokens / 1_000, it.state, it.calls)).collect();
+    let [running, idle] = [ProgramState::Running, ProgramState::Idle];
+    assert_eq!(listed, [(75, running, 1), (60, idle, 1), (30, running, 1)]);
+    let held: Vec<_> = view.held.iter().map(|it| (it.request.0, it.held.as_secs(), it.hold.ahead)).collect();
+    assert_eq!(held, [(5, 3, 0), (6, 2, 1)]);
+    let [worker] = view.workers.as_slice() else { panic!("{:?}", view.workers) };
+    assert_eq!((worker.programs, worker.idle, worker.kv_tokens), (4, 1, Some(200_000)));
+    let hold = view.held[0].hold;
+    assert_eq!((hold.tokens / 1_000, hold.at_latest.as_secs()), (50, 9 * 3_600 - 3));
+    assert_eq!(hold.roomiest, Some((WorkerId(0), worker.tokens as f64 / 200_000.0)));
+    let counts = view.counts;
+    assert_eq!((counts.known, counts.resident, counts.running), (7, 4, 3));
+    assert_eq!((counts.held, counts.held_calls, counts.held_tokens), (3, 3, 3 * hold.tokens));
+    assert_eq!((counts.resident_tokens, counts.held_longest), (worker.tokens, Duration::from_secs(3)));
+}
+
+#[test]
+fn the_end_of_every_hold_is_counted_once_by_its_reason() {
+    use crate::programs::view::HoldEnd;
+    let mut harness = full(ProgramRule::WorkingSet);
+    for number in 5..=7 {
+        assert_eq!(harness.call(number, number, 45_000), None);
+    }
+    harness.pass(10);
+    harness.on(Event::Left { request: RequestId(6) });
+    harness.reply(1, 45_000);
+    assert_eq!(harness.pass(5_000), [5], "memory");
+    assert_eq!(harness.pass(9 * 3_600), [7], "waited");
+    let view = seen(&harness);
+    let counted: Vec<_> = view.tallies.iter().map(|it| (it.0, it.1.calls, it.1.held.as_secs())).collect();
+    let waited = 10 + 5 + 5_000 + 9 * 3_600;
+    let expected = [
+        (HoldEnd::Memory, 1, 10 + 5 + 5_000),
+        (HoldEnd::Waited, 1, waited),
+        (HoldEnd::Deadline, 0, 0),
+        (HoldEnd::Disconnected, 1, 10),
+        (HoldEnd::ListFull, 0, 0),
+    ];
+    assert_eq!(counted, expected);
+}
+
+#[test]
+fn nothing_is_seen_of_programs_that_are_off() {
+    let harness = full(ProgramRule::Off);
+    assert!(harness.brain.programs(harness.now, crate::programs::view::ViewLimits::default()).is_none());
+}
+
+#[test]
+fn a_question_says_whether_the_call_would_be_held_and_changes_nothing() {
+    for rule in [ProgramRule::WorkingSet, ProgramRule::ThunderAgent] {
+        let mut harness = full(rule);
+        let ask = |harness: &mut Harness, program: u64| {
+            let (program, size) = (Some(program), Size::Tokens(45_000));
+            let arrival = Arrival { program, size, ..arrival(99, Some("llama")) };
+            harness.brain.explain(harness.now, &arrival).unwrap()
+        };
+        let resident = ask(&mut harness, 1);
+        assert_eq!((resident.hold, resident.outcome), (None, AttemptOutcome::Asked), "{rule:?}");
+        let step = resident.program.unwrap();
+        assert_eq!((step.calls, step.last), (2, Some(WorkerId(0))));
+        let new = ask(&mut harness, 5);
+        assert_eq!(new.outcome, AttemptOutcome::WouldWait, "{rule:?}");
+        assert_eq!((new.hold.unwrap().ahead, new.program.unwrap().last), (0, None));
+        assert_eq!(harness.call(5, 5, 45_000), None, "as it said");
+        assert_eq!(ask(&mut harness, 6).hold.unwrap().ahead, 1, "behind the one that is held");
+        assert_eq!(harness.brain.program_counts(harness.now).known, 5);
+    }
+}
+
+#[test]
+fn a_decision_says_where_the_program_was_and_how_long_the_call_was_held() {
+    let mut harness = full(ProgramRule::WorkingSet);
+    assert_eq!(harness.call(5, 5, 45_000), None);
+    harness.reply(1, 45_000);
+    assert_eq!(harness.pass(5_000), [5]);
+    assert!(harness.call(12, 2, 46_000).is_some());
+    let of = |request: u64| harness.brain.decisions().of(RequestId(request)).unwrap().program.unwrap();
+    assert_eq!((of(5).last, of(5).held.as_secs(), of(5).calls), (None, 5_005, 1));
+    assert_eq!((of(12).last, of(12).held.as_secs(), of(12).calls), (Some(WorkerId(0)), 0, 2));
 }
