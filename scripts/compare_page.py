@@ -89,11 +89,10 @@ COLUMNS = [
     ("peak memory", lambda row: row["peak_mb"], lambda it: f"{it:,.0f} MB", True),
 ]
 FAULT_COLUMNS = {
-    "killed": [("engine killed: failed", lost, str, True),
-               ("answers of the engine after its return", lambda row: row["served_after_return"], lambda it: f"{it:.0f}", False)],
-    "stopped": [("engine stopped: failed", lost, str, True), ("E2E p99 with it", lambda row: row["e2e_p99_s"], milliseconds, True)],
+    "killed": [("engine killed: failed", lost, str, True), ("engine killed: E2E p99", lambda row: row["e2e_p99_s"], milliseconds, True)],
+    "stopped": [("engine stopped: failed", lost, str, True), ("engine stopped: E2E p99", lambda row: row["e2e_p99_s"], milliseconds, True)],
     "left": [("clients left: engines idle after", lambda row: 1e9 if row["idle_after_s"] is None else row["idle_after_s"],
-              lambda it: "never" if it == 1e9 else f"{it:.1f} s", True)],
+              lambda it: "never" if it == 1e9 else f"{it:.2f} s", True)],
 }
 
 
@@ -182,9 +181,9 @@ def fault_table(faults):
     return "table", titles, list(lines.values())
 
 
-INTRODUCTION = """Routers before the same simulated engines, on the same traffic: how much of the prompts was in the caches of the engines where it arrived,
-how soon the first token came, what the router took of the machine, and what was left when something failed. `scripts/compare` installs all of them,
-measures, and writes this page. One router ran at a time, before engines that had just started."""
+INTRODUCTION = """Routers before the same simulated engines, on the same traffic. `scripts/compare` installs them, measures them, and writes this page. One
+router runs at a time, before engines that have just started. *Hit ratio*: the share of prompt tokens that the engine had in its cache. *TTFT*: time to the
+first token. *E2E*: time to the end of the answer. *CPU* and *memory*: of the router's processes alone."""
 
 WORKLOADS = {
     "conversation": "One in 20 conversations of a production chat service, an hour in 15 seconds (`traces/README.md`), prompts up to 30,000 tokens, "
@@ -193,16 +192,17 @@ WORKLOADS = {
     "agents": "Agents that add a tool's output of about 1,000 tokens to their context with every step. Sent to `/v1/chat/completions`, with the session in "
               "`x-session-id`.",
 }
-FAULTS = """Under a steady load of 25 streams a second with answers of 200 tokens, whose prompts share their first 1,000 tokens in 40 groups. *Killed*: one engine of eight dies with `kill -9` after three seconds and
-starts again three seconds later; the streams it had begun cannot be saved without continuation (`--continue on`, which Maitre has and does not use by
-default). *Stopped*: one engine stands still for three seconds (SIGSTOP), with its connections open. *Left*: 32 clients hang up, half of them before the first
-token; their answers would take twenty seconds. Gauges are those of the router itself, after each of the three: requests (and for Maitre promised
-tokens) that it believes are under way when nothing is."""
-SETTINGS = """The routers' own guides recommend their defaults to begin with: `cache_aware` with its thresholds, a health check every 60 s, five retries, a
-circuit breaker. Each also ran with a plain policy; vllm-router also with `consistent_hash`, which its guides recommend for sessions of chats: version
-0.1.16 does not read the text of chats for `cache_aware`. SMG and the other routers can use KV events from engines over gRPC or not at all, and these engines
-speak HTTP; Maitre reads them from the engines' own publisher, and also ran without. nginx has no policy that knows of caches. All of it is a few minutes of
-simulated engines on one machine: test your own traffic before you believe a page."""
+FAULTS = """The load is 25 streams a second with answers of 200 tokens; prompts share their first 1,000 tokens in 40 groups. *Killed*: one engine of eight
+dies with `kill -9` after three seconds and starts again three seconds later. The streams it had begun are lost unless another engine continues them
+(`--continue on`, which is off in Maitre by default), and how many there were is partly chance. *Stopped*: one engine stands still for three seconds (SIGSTOP) and keeps its connections
+open. *Left*: 32 clients hang up, half of them before the first token; their answers would take twenty seconds. The gauges are the router's own count
+of requests in flight (for Maitre also of promised tokens) after each of the three; zero is right."""
+SETTINGS = """Each router has the settings that its documentation tells users to start with. For sglang-router, SMG and vllm-router these are the defaults: `cache_aware`
+with its thresholds, a health check every 60 s, five retries, a circuit breaker. Each also ran with a plain policy. vllm-router also ran with
+`consistent_hash`, its policy for sessions, because version 0.1.16 does not use the text of chats for `cache_aware`. The engines publish KV events; Maitre reads
+them, and also ran without. SMG reads KV events of gRPC workers only, and these engines speak HTTP; the flags of the other routers have nothing about
+events. nginx knows nothing of caches. Maitre is the `release` build, which takes more CPU than the `dist` build that packages ship. This is a quarter of an hour of simulated
+engines on one machine: test your own traffic, too."""
 
 
 def notes(results):

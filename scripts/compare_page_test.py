@@ -9,7 +9,7 @@ import compare_page
 def row(**changes):
     whole = {"requests": 100, "failed": 0, "refused": 0, "hit_ratio": 0.5, "ttft_mean_s": 0.1, "ttft_p50_s": 0.1, "ttft_p99_s": 0.4, "e2e_mean_s": 0.3,
              "e2e_p99_s": 0.9, "sent": 100, "unfinished": 0, "late": 0, "errors": {}, "cpu_us": 100, "peak_mb": 20, "machine_busy": 0.2,
-             "gauges": 0, "served_after_return": 7, "command": "router --flag", "idle_after_s": 0.1}
+             "gauges": 0, "command": "router --flag", "idle_after_s": 0.1}
     return whole | changes
 
 
@@ -50,7 +50,7 @@ class Page(unittest.TestCase):
         faults = {"left": {"a": row(idle_after_s=None, gauges=3), "nginx": row(gauges=None)}}
         text = compare_page.markdown([compare_page.fault_table(faults)])
         self.assertIn("| a | never | 3 |", text)
-        self.assertIn("| nginx | **0.1 s** | no gauges |", text)
+        self.assertIn("| nginx | **0.10 s** | no gauges |", text)
 
     def test_errors_are_quoted_by_kind(self):
         page = results({"smg x": row(errors={"connect": {"count": 2, "first": "refused"}})})
