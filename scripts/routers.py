@@ -1,6 +1,7 @@
 """Other routers, as processes: where to get them, how to start them, what they cost. For the scripts that measure Maitre beside them."""
 
 import contextlib
+import importlib.util
 import os
 import shutil
 import signal
@@ -51,6 +52,8 @@ def install(names):
     """Installs those of nginx, haproxy and the Python packages that are missing."""
     here = {"nginx": nginx(), "haproxy": shutil.which("haproxy")}
     missing = ["nginx-light" if name == "nginx" else name for name in here.keys() & set(names) if not here[name]]
+    # Debian's python3 comes without the part of `venv` that brings pip.
+    missing += [] if importlib.util.find_spec("ensurepip") else ["python3-venv"]
     if missing:
         root = [] if os.getuid() == 0 else ["sudo"]
         subprocess.run([*root, "apt-get", "update", "-qq"], check=True)
