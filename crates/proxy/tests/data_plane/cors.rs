@@ -74,3 +74,26 @@ async fn a_page_of_a_listed_origin_reads_answers_and_refusals() {
     let any = ask(listing(settings(), &["*"]), Method::POST, &[("origin", PAGE)]).await;
     assert_eq!((any.header("access-control-allow-origin"), any.header("vary")), ("*", ""));
 }
+
+#[tokio::test]
+async fn a_page_reads_streams_and_errors_of_every_kind_and_never_with_credentials() {
+    let fixture = fixture_with(1, engine_settings(), listing(settings(), &[PAGE])).await;
+    let mut client = fixture.client().await;
+    let unknown = chat(1, false).replace("maitre-sim", "gpt-5");
+    for (path, body, status, kind) in [
+        (CHAT, chat(3, true), 200, "text/event-stream"),
+        (CHAT, unknown, 404, "application/json"),
+        (CHAT, "{".to_owned(), 400, "application/json"),
+        ("/v1/nothing", String::new(), 404, "application/json"),
+    ] {
+        let request = Request::post(path).header("host", "maitre").header("origin", PAGE);
+        let answer = client.ask(request.body(Full::from(body)).unwrap()).await.unwrap();
+        assert_eq!(answer.status, status, "{}", answer.text());
+        assert!(answer.header("content-type").starts_with(kind), "{:?}", answer.headers);
+        let told = ["allow-origin", "expose-headers", "allow-credentials"];
+        let told = told.map(|it| answer.header(&format!("access-control-{it}")));
+        // Without credentials, `*` stands for every header: x-maitre-worker, retry-after and x-request-id among them.
+        assert_eq!(told, [PAGE, "*", ""], "{path}");
+        assert!(!answer.header("x-request-id").is_empty(), "{:?}", answer.headers);
+    }
+}
