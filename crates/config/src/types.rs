@@ -88,6 +88,11 @@ pub(crate) const COOKIE: Word = Word {
     is_valid: |text| HeaderName::try_from(text).is_ok(),
     wrong: "is not the name of a cookie; write it as in \"maitre_session\"",
 };
+pub(crate) const MODEL_NAME: Word = Word {
+    name: "MODEL",
+    is_valid: |text| !text.is_empty() && text.len() <= 256 && !text.contains(char::is_control),
+    wrong: "is not a model; write a name as workers list it, such as \"meta-llama/Llama-3.1-8B\"",
+};
 /// Chosen: no topic is a tenth of 1024 bytes.
 pub(crate) const FREE_TEXT: Word = Word {
     name: "TEXT",

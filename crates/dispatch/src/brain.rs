@@ -38,6 +38,7 @@ mod attempt;
 mod continuation;
 mod explain;
 mod fallback;
+mod first_worker;
 mod learn;
 mod models;
 mod peer_updates;
@@ -92,10 +93,12 @@ enum Freed {
 impl Brain {
     pub fn new(settings: BrainSettings) -> Brain {
         let strategies = Strategies::new(settings.strategy, settings.knobs);
+        let mut fleet = Fleet::new(settings.health);
+        fleet.expect(settings.expected_models.iter().map(String::as_str));
         Brain {
             pending: NumberMap::default(),
             parts: Parts {
-                fleet: Fleet::new(settings.health),
+                fleet,
                 cache: Cache::new(settings.index),
                 block_grains: NumberMap::default(),
                 owners: Recent::new(state_owners::OWNERS_MAX),
@@ -351,7 +354,7 @@ impl Brain {
         self.parts.observer.tick(now, &self.parts.fleet);
         self.parts.compute_scaling(now);
         if std::mem::take(&mut self.parts.scheduler.fleet_changed) {
-            self.refuse_stranded(effects);
+            self.refuse_stranded(now, effects);
         }
         for change in changes {
             self.parts.observer.on(Fact::HealthChanged { worker: change.worker });

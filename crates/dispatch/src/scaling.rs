@@ -84,6 +84,9 @@ impl Scaling {
         let answering = sources.fleet.workers().filter(|it| it.answers());
         let mut pools: Vec<PoolId> = answering.map(|it| PoolId::of(sources.fleet.base_of(it.id))).collect();
         pools.extend(self.scalers.keys().map(|&it| PoolId(it)));
+        pools.extend(sources.fleet.expected_models().map(|it| PoolId::of(Some(it))));
+        // A name under which requests came, and that turned out to be another name of a model.
+        pools.retain(|it| it.model().is_none_or(|it| sources.fleet.base(it) == it));
         pools.sort_unstable_by_key(|it| it.0);
         pools.dedup();
         self.models.clear();
@@ -91,6 +94,10 @@ impl Scaling {
             let load = pool_load(now, pool, sources);
             let routers = sources.scheduler.live_routers();
             let Some(scaler) = self.scaler(pool) else { continue };
+            // Workers list nothing until they have been asked.
+            if pool.model().is_none() && load.workers == 0 && !scaler.has_demand() {
+                continue;
+            }
             let desired = scaler.desired(now, &load, routers, sources.settings);
             self.models.push(ModelScaling { model: pool.model(), workers: load.workers, desired });
         }

@@ -32,6 +32,8 @@ pub struct BrainSettings {
     pub index: index::IndexSettings,
     pub queue: queue::QueueSettings,
     pub scaling: ScalingSettings,
+    /// Models that have workers at times, by the names that those list.
+    pub expected_models: Vec<String>,
     pub programs: ProgramSettings,
     /// Every prompt is read, even if no strategy uses caches, since the traffic is recorded.
     pub reads_all: bool,
@@ -86,6 +88,7 @@ impl Default for BrainSettings {
             index: index::IndexSettings::default(),
             queue: queue::QueueSettings::default(),
             scaling: ScalingSettings::default(),
+            expected_models: Vec::new(),
             programs: ProgramSettings::default(),
             reads_all: false,
             explain: RecordSettings::default(),
@@ -107,6 +110,11 @@ impl BrainSettings {
     /// What any of the strategies in charge needs, without the shadows.
     pub(crate) fn needs_in_charge(&self) -> Needs {
         needs_of(self.in_charge())
+    }
+
+    /// Whether a request whose model has no worker waits for the first one. It needs a queue to wait in.
+    pub fn waits_for_first_worker(&self) -> bool {
+        self.queue.enabled && self.scaling.is_from_zero()
     }
 
     /// What the observer is asked to watch.

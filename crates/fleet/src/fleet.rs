@@ -26,6 +26,7 @@ pub const MODELS_MAX: usize = 4_096;
 /// Range of a worker's weight. Chosen: beyond a hundred times another, one of the two gets nothing.
 pub const WEIGHTS: RangeInclusive<f64> = 0.01..=100.0;
 
+mod expected;
 mod peers;
 mod pulls;
 mod roles;
@@ -42,6 +43,8 @@ struct KnownModel {
     /// itself.
     base: ModelId,
     is_adapter: bool,
+    /// A worker has listed it, or the operator says that one will.
+    is_expected: bool,
     estimate: Estimate,
 }
 
@@ -185,6 +188,7 @@ impl Fleet {
             let parent = card.parent.and_then(|it| self.intern(it));
             let known = &mut self.models[model.0 as usize];
             known.is_adapter = parent.is_some();
+            known.is_expected = true;
             // The parent that an adapter names need not be a served name.
             known.base = first.or(parent).unwrap_or(model);
             models.push(model);
@@ -273,6 +277,7 @@ impl Fleet {
             hash,
             base: model,
             is_adapter: false,
+            is_expected: false,
             estimate: Estimate::default(),
         });
         Some(model)

@@ -5,5 +5,6 @@
 //! protobuf.
 
 pub mod ext_proc;
+pub mod external_scaler;
 pub mod health;
 pub mod structure;

@@ -10,6 +10,7 @@ pub(crate) mod decisions;
 mod live;
 pub(crate) mod openapi;
 mod route;
+mod scaler;
 mod view;
 
 use std::convert::Infallible;
@@ -42,7 +43,7 @@ use crate::readiness::readiness;
 use crate::refuse::{AdminError, Health, bad_head, done, plain};
 use crate::roster::Roster;
 use crate::secret::Secret;
-use crate::server::ACCEPT_PAUSE;
+use crate::server::{ACCEPT_PAUSE, is_http2};
 use crate::settings::Timeouts;
 use crate::state::RouterState;
 use crate::tls::Listener;
@@ -59,6 +60,9 @@ const READ_PATIENCE: Duration = Duration::from_secs(10);
 /// How long a client may read nothing of its response.
 const WRITE_PATIENCE: Duration = Duration::from_secs(10);
 
+/// How long a gRPC connection may be idle. KEDA asks every half minute.
+const GRPC_IDLE: Duration = Duration::from_secs(300);
+
 /// No other origins and nothing inline: the page shows names that clients have sent.
 const PAGE_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; \
      img-src 'self' data:; base-uri 'none'; frame-ancestors 'none'; form-action 'none'";
@@ -72,12 +76,15 @@ pub(crate) struct AdminState {
     pub(crate) lane: Arc<Lane>,
     /// Permits for event streams.
     pub(crate) streams: Arc<Semaphore>,
+    /// Permits for streams of the external scaler.
+    watches: Arc<Semaphore>,
 }
 
 impl AdminState {
     pub(crate) fn new(roster: Arc<Roster>, program: Arc<dyn Program>, lane: Arc<Lane>) -> AdminState {
         let streams = Arc::new(Semaphore::new(STREAMS_MAX));
-        AdminState { router: lane.state.clone(), roster, program, lane, streams }
+        let watches = Arc::new(Semaphore::new(scaler::WATCHES_MAX));
+        AdminState { router: lane.state.clone(), roster, program, lane, streams, watches }
     }
 }
 
@@ -107,37 +114,54 @@ async fn connection(admin: Arc<AdminState>, stream: TcpStream, by_operator: Oper
     let RouterState { tls, settings, metrics, .. } = &*admin.router;
     let limit = settings.load().timeouts.client_header;
     let Some(stream) = tls.accept(Listener::Admin, stream, limit, metrics).await else { return };
-    let (timeouts, limits) = (settings.load().timeouts, settings.load().limits);
-    let stalled = timeouts.client_stalled.min(WRITE_PATIENCE);
+    let Ok(Some(is_http2)) = timeout(READ_PATIENCE, is_http2(&stream)).await else { return };
+    let timeouts = settings.load().timeouts;
     let pulse = Arc::new(Pulse::new(Timeouts {
         client_header: READ_PATIENCE,
-        client_idle: READ_PATIENCE,
-        client_stalled: stalled,
+        client_idle: if is_http2 { GRPC_IDLE } else { READ_PATIENCE },
+        client_stalled: timeouts.client_stalled.min(WRITE_PATIENCE),
         ..timeouts
     }));
-    let mut client = Downstream::new(ClientSocket::new(stream, pulse.clone()), limits.header_bytes);
+    if is_http2 {
+        pulse.is_http2();
+    }
+    let socket = ClientSocket::new(stream, pulse.clone());
     let serving = async {
-        loop {
-            let head = poll_fn(|cx| client.poll_head(cx)).await;
-            let _busy = pulse.busy();
-            let response = match head {
-                Ok(Some(request)) => answer(&admin, &by_operator, request.map(|()| &mut client)).await,
-                Ok(None) => return,
-                Err(bad) => bad_head(bad).map(AdminBody::Whole),
-            };
-            match client.respond(response, false).await {
-                Ok(true) => {}
-                Ok(false) => break,
-                // The client is gone; it will connect again.
-                Err(_) => return,
-            }
+        match is_http2 {
+            true => scaler::serve(&admin, socket, &pulse).await,
+            false => serve_http1(&admin, socket, &pulse, &by_operator).await,
         }
-        client.close().await;
     };
     tokio::select! {
         () = serving => {}
         () = pulse.watch() => {}
     }
+}
+
+/// Answers one request after the other, until the client leaves.
+async fn serve_http1(
+    admin: &AdminState,
+    socket: ClientSocket,
+    pulse: &Arc<Pulse>,
+    by_operator: &OperatorMark,
+) {
+    let mut client = Downstream::new(socket, admin.router.settings.load().limits.header_bytes);
+    loop {
+        let head = poll_fn(|cx| client.poll_head(cx)).await;
+        let _busy = pulse.busy();
+        let response = match head {
+            Ok(Some(request)) => answer(admin, by_operator, request.map(|()| &mut client)).await,
+            Ok(None) => return,
+            Err(bad) => bad_head(bad).map(AdminBody::Whole),
+        };
+        match client.respond(response, false).await {
+            Ok(true) => {}
+            Ok(false) => break,
+            // The client is gone; it will connect again.
+            Err(_) => return,
+        }
+    }
+    client.close().await;
 }
 
 /// The body of a response.

@@ -28,7 +28,7 @@ impl Readiness {
             Readiness::Draining
         } else if router.is_joining() {
             Readiness::Joining
-        } else if brain.fleet().is_answering() {
+        } else if brain.fleet().is_answering() || brain.awaits_requests() {
             Readiness::Ready
         } else {
             Readiness::NoWorker

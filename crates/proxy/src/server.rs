@@ -273,7 +273,7 @@ impl<B> Opened<B> {
 }
 
 /// Whether the client uses HTTP/2: by ALPN with TLS, without it by its first bytes. None if it disconnected.
-async fn is_http2(stream: &ByteStream) -> Option<bool> {
+pub(crate) async fn is_http2(stream: &ByteStream) -> Option<bool> {
     let ByteStream::Plain(plain) = stream else { return Some(stream.protocol() == Some(b"h2")) };
     let mut start = [0; PREFACE.len()];
     // Peeked, not read. A client whose very first packet is shorter than this uses HTTP/1.

@@ -41,7 +41,8 @@ impl Listener {
 impl Tls {
     pub(crate) fn load(settings: &RouterSettings) -> Result<Tls, TlsConfigError> {
         let clients = TlsServer::load("tls", &[b"h2", b"http/1.1"], &settings.tls)?;
-        let admin = TlsServer::load("admin_tls", &[b"http/1.1"], &settings.admin_tls)?;
+        // Browsers offer both, and get HTTP/1.1: only gRPC is served over HTTP/2 there.
+        let admin = TlsServer::load("admin_tls", &[b"http/1.1", b"h2"], &settings.admin_tls)?;
         let workers = Arc::new(TlsClient::load("worker_tls", &settings.worker_tls)?);
         let collector = Arc::new(TlsClient::load("traces", &collector_settings(settings))?);
         Ok(Tls { clients, admin, workers, collector })

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::cluster::ClusterView;
 use crate::decision::DecisionEvent;
+use crate::scaling::ModelScalingView;
 use crate::schema::view;
 use crate::text::Text;
 use crate::worker::WorkerView;
@@ -35,6 +36,8 @@ view! {
         /// The hottest, at most 20.
         prefixes: Vec<HotPrefix>,
         discovery: Vec<DiscoverySource>,
+        /// How many workers each model should have; at most 16.
+        scaling: Vec<ModelScalingView>,
         /// Null where this router is the only one.
         cluster: Option<ClusterView>,
     }

@@ -16,9 +16,11 @@ view! {
         desired_workers: u32,
         /// Workers that take requests now.
         workers: u32,
-        /// What the number follows from: idle, least, demand, deadlines, backlog, kv-cache or settling.
+        /// What the number follows from: idle, least, first-worker, demand, deadlines, backlog, kv-cache or settling.
         reason: Text,
         ..
+        /// The same in plain words.
+        because: Text,
         /// Seconds of work that arrive in a second.
         load: f64,
         /// The same, once a worker asked for now is ready.

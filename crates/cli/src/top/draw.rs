@@ -19,6 +19,7 @@ use crate::operator::decision::wrap;
 use crate::operator::format;
 use crate::operator::table::{Side, cells, cut};
 use maitre_views::overview::Overview;
+use maitre_views::scaling::ModelScalingView;
 
 /// Data older than this is marked: the stream has an event each second.
 const OLD: Duration = Duration::from_secs(3);
@@ -33,6 +34,7 @@ const ROWS_FOR_SPARKS: u16 = 18;
 const HEADER_MAX: usize = 4;
 const BANNER_MAX: usize = 2;
 const SHADOWS_MAX: usize = 2;
+const SCALING_MAX: usize = 2;
 
 const BETWEEN: &str = "  ";
 
@@ -138,11 +140,21 @@ fn cluster_error(overview: &Overview, width: usize) -> Vec<String> {
     lines
 }
 
+/// How many workers each model should have, and why.
+fn scaling(overview: &Overview) -> Vec<String> {
+    let line = |it: &ModelScalingView| {
+        let name = if it.model.is_empty() { "workers" } else { &it.model };
+        format!("{name}: {} wanted, {} here ({})", it.desired_workers, it.workers, it.because)
+    };
+    overview.scaling.iter().map(line).collect()
+}
+
 /// The lines below the workers.
 fn below(overview: &Overview, width: usize) -> Vec<String> {
     let routers = overview.cluster.as_ref().map(routers::items).unwrap_or_default();
     [
         flow(&queue(overview), width, 1),
+        flow(&scaling(overview), width, SCALING_MAX),
         flow(&routers, width, routers::LINES_MAX),
         flow(&shadows(overview), width, SHADOWS_MAX),
     ]

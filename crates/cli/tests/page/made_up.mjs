@@ -150,6 +150,7 @@ export class Router {
       prediction: is.traffic ? { count: 200, median_error: 0.09 } : { count: 0, median_error: null },
       queue: { enabled: true, waiting, classes: CLASSES.map((name) => ({ class: name, waiting: name === "standard" ? waiting : 0 })) },
       workers: this.workers,
+      scaling: is.scaling ?? [],
       shadows: is.shadows ? [{
         strategy: "round-robin", decisions: shadow.decisions, differed: shadow.differed, price_ms: mean(shadow.price), our_price_ms: mean(shadow.ours),
         ttft_ms: mean(shadow.ttft), our_ttft_ms: mean(shadow.ourTtft),

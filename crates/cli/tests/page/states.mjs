@@ -43,6 +43,24 @@ async function opened(page) {
 }
 
 const tests = {
+  async the_number_of_workers_that_a_model_should_have_is_said_with_its_reason() {
+    const scaling = [
+      { model: "llama-3.1-8b", desired_workers: 6, workers: 4, reason: "demand", because: "fewer could not do the work that arrives" },
+      { model: HOSTILE, desired_workers: 0, workers: 0, reason: "idle", because: "no request has come for a while" },
+    ];
+    await shown({ scaling }, async (page) => {
+      await live(page);
+      await says(page, "#scaling li", /^llama-3.1-8b should have 6 workers and has 4: fewer could not do the work that arrives\.$/);
+      await says(page, "#scaling li:nth-child(2)", /should have 0 workers and has them: no request has come for a while\.$/);
+      assert.equal(await page.locator("#scaling li").first().getAttribute("data-wanted"), "more");
+      assert.equal(await page.evaluate(() => window.struck), undefined);
+    });
+    await shown({}, async (page) => {
+      await live(page);
+      assert.equal(await page.locator("#scaling").isVisible(), false, "an older router says nothing of it");
+    });
+  },
+
   async totals_are_those_of_the_router() {
     await shown({}, async (page, mock) => {
       // Without further updates the numbers can be compared exactly.

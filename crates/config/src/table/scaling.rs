@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use super::{ABOVE_ZERO, FROM_ZERO};
-use crate::field::At;
+use crate::field::{At, List};
 use crate::form::Time;
 use crate::knob::{Knob, knob};
+use crate::types::MODEL_NAME;
 
 /// As many minutes as the number remembers what was needed.
 const SETTLE_MAX: Duration = Duration::from_secs(3_600);
@@ -24,11 +25,21 @@ pub(super) static SCALING: &[Knob] = &[
     knob(
         "scaling.settle",
         &At(|it| &mut it.settings.brain.scaling.settle, Time(Duration::ZERO..=SETTLE_MAX)),
-        "How long the number stays at the most that was needed, before it falls.",
+        "How long what was needed counts, before the number falls: all of it for a third of this time, then less and less.",
     ),
     knob(
         "scaling.idle",
         &At(|it| &mut it.settings.brain.scaling.idle, Time(FROM_ZERO)),
         "After how long without requests a model needs no worker; 0s: it always needs one.",
+    ),
+    knob(
+        "scaling.first_worker",
+        &At(|it| &mut it.settings.brain.scaling.first_worker, Time(FROM_ZERO)),
+        "With scaling.idle: how long a request without a deadline waits for the first worker of its model; 0s: it does not wait.",
+    ),
+    knob(
+        "scaling.models",
+        &At(|it| &mut it.settings.brain.expected_models, List::of(MODEL_NAME)),
+        "Models that may have no worker when the router starts, by the names that workers list.",
     ),
 ];

@@ -22,6 +22,7 @@ fn sample(knob: &Knob) -> &'static str {
         ("URL", false) => "https://10.0.0.1:6443",
         ("STRATEGY", false) => "random",
         ("STRATEGY", true) => "random,least-work",
+        ("MODEL", _) => "llama-3.1,qwen/qwen-3",
         ("MODEL=STRATEGY", _) => "llama-3.1=random,qwen=round-robin",
         ("MODEL=FOLDER", _) => "llama-3.1=/models/a,qwen=b",
         ("CLASS", _) => {

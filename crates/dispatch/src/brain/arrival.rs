@@ -122,8 +122,10 @@ impl Parts {
         };
         match wanted {
             _ if self.fleet.anyone_serves(wanted) => Ok(wanted),
-            Wanted::Unlisted if self.fleet.has_lists() => Err(Refusal::UnknownModel),
-            _ => Err(Refusal::NoWorker),
+            _ => self.expected(model).map(Wanted::Model).ok_or(match wanted {
+                Wanted::Unlisted if self.fleet.has_lists() => Refusal::UnknownModel,
+                _ => Refusal::NoWorker,
+            }),
         }
     }
 

@@ -61,6 +61,9 @@ impl Brain {
                 }
             }
             Tried::Late => self.refuse_late(now, id, effects),
+            Tried::NoWorker if self.waits_for_first_worker(id) => {
+                self.wait_for_first_worker(now, id, effects)
+            }
             Tried::NoWorker => self.refuse(id, otherwise, effects),
         }
     }
@@ -91,7 +94,7 @@ impl Brain {
     }
 
     /// Queues a request. Returns whether it is in the queue now; otherwise it was refused.
-    fn join(&mut self, now: Instant, id: RequestId, effects: &mut Vec<Effect>) -> bool {
+    pub(super) fn join(&mut self, now: Instant, id: RequestId, effects: &mut Vec<Effect>) -> bool {
         let Brain { pending, parts, .. } = self;
         let Some(request) = pending.get_mut(&id.0) else { return false };
         let context = Context { now, settings: &parts.settings.queue, fleet: &parts.fleet };
@@ -125,7 +128,10 @@ impl Brain {
             return;
         }
         for id in self.parts.scheduler.expire(now) {
-            self.refuse_late(now, id, effects);
+            match self.waits_for_first_worker(id) {
+                true => self.refuse_without_first_worker(now, id, effects),
+                false => self.refuse_late(now, id, effects),
+            }
         }
         match freed {
             Freed::Nowhere => {}
@@ -305,11 +311,14 @@ impl Brain {
     }
 
     /// Refuses queued requests that can never go: the workers that could take them left, or serve something else.
-    pub(super) fn refuse_stranded(&mut self, effects: &mut Vec<Effect>) {
+    pub(super) fn refuse_stranded(&mut self, now: Instant, effects: &mut Vec<Effect>) {
+        self.admit_where_models_are(now, effects);
+        let waits = |it: &PendingRequest| self.parts.waits_for_first_worker(it);
         let fleet = &self.parts.fleet;
         let is_stranded = |it: &&PendingRequest| {
             it.is_waiting()
                 && (pool_of(it.wanted, fleet) != it.pool || !fleet.anyone_may_take(it.wanted, it.barred()))
+                && !waits(it)
         };
         let mut stranded: Vec<RequestId> =
             self.pending.values().filter(is_stranded).map(|it| it.id).collect();

@@ -60,6 +60,7 @@ impl Brain {
             return Err(NeedsRestart { fixed });
         }
         parts.fleet.retune(settings.health);
+        parts.fleet.expect(settings.expected_models.iter().map(String::as_str));
         parts.scheduler.retune(settings.budget, &settings.queue);
         parts.programs.retune(settings.programs);
         let was_enabled = std::mem::replace(&mut parts.settings, settings).queue.enabled;

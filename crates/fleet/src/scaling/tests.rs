@@ -121,7 +121,7 @@ fn short_deadlines_need_more_workers_than_long_ones() {
         for tick in 0..3_000 {
             let now = Instant::from_millis(tick * 100);
             scaler.arrived(now, ArrivedWork { prompt_tokens: 8_000, answer_tokens: 50, due });
-            scaler.placed(now, 8_000, if tick % 10 == 0 { 40_000 } else { 4_000 });
+            scaler.placed(now, 8_000, if tick % 20 == 0 { 120_000 } else { 2_000 });
         }
         scaler.desired(Instant::from_millis(300_000), &IDLE_POOL, 1, &ScalingSettings::default())
     };
@@ -153,7 +153,7 @@ fn each_signal_can_be_the_reason() {
 }
 
 #[test]
-fn the_number_rises_at_once_and_falls_after_settling() {
+fn the_number_rises_at_once_and_falls_bit_by_bit() {
     let settings = ScalingSettings::default();
     let mut traffic = Traffic::new();
     traffic.run(300, |_| 40);
@@ -162,7 +162,8 @@ fn the_number_rises_at_once_and_falls_after_settling() {
     for _ in 0..80 {
         seen.push((traffic.run(5, |_| 10).desired(IDLE_POOL, settings).workers, traffic.second - 300));
     }
-    assert!(seen.iter().filter(|it| it.1 < 180).all(|it| it.0 == high), "{high}: {seen:?}");
+    assert!(seen.iter().filter(|it| it.1 < 60).all(|it| it.0 == high), "{high}: {seen:?}");
+    assert!(seen.iter().any(|it| it.0 < high && it.0 > high / 2), "{high}: {seen:?}");
     assert!(seen.iter().filter(|it| it.1 > 260).all(|it| it.0 <= 4), "{seen:?}");
     assert!(seen.is_sorted_by(|one, next| one.0 >= next.0), "it never turns: {seen:?}");
 }
@@ -248,15 +249,15 @@ proptest! {
         prop_assert!(full.workers >= one.workers, "{one:?} {full:?}");
     }
 
-    /// What was needed within `settle` is the least that is asked for.
+    /// What was needed within a third of `settle` is the least that is asked for; the most of all of it, the most.
     #[test]
     fn it_never_falls_below_what_was_needed_lately(needs in proptest::collection::vec(0_u32..50, 1..100)) {
         let mut scaler = Scaler::default();
         let settle = Duration::from_secs(60);
         for (step, &needed) in needs.iter().enumerate() {
             let actual = scaler.settle(Instant::from_millis(step as u64 * 5_000), needed, settle);
-            let lately = needs[step.saturating_sub(12)..=step].iter().copied().max();
-            prop_assert_eq!(Some(actual), lately);
+            let most = |steps: usize| needs[step.saturating_sub(steps)..=step].iter().copied().max().unwrap();
+            prop_assert!((most(4)..=most(12)).contains(&actual), "{actual}");
         }
     }
 }

@@ -74,6 +74,7 @@ pub(super) fn overview(router: &RouterState) -> Overview {
             shadows: brain.shadows().map(|it| shadow_means(&it)).collect(),
             prefixes: brain.hottest(now, PREFIXES_MAX).iter().map(|it| hot_prefix(brain, it)).collect(),
             discovery,
+            scaling: brain.scaling().iter().take(MODELS_MAX).map(|it| model_scaling(brain, it)).collect(),
             cluster,
             workers: brain.fleet().workers().map(|it| worker_view(brain, &links, now, it)).collect(),
         }
@@ -276,19 +277,22 @@ pub(super) fn index(router: &RouterState) -> IndexView {
 
 pub(super) fn scaling(router: &RouterState) -> ScalingView {
     router.brain.read(|brain| {
-        let view = |it: &ModelScaling| ModelScalingView {
-            model: it
-                .model
-                .and_then(|it| brain.fleet().name(it))
-                .map_or_else(Text::default, |it| it.to_string().into()),
-            desired_workers: it.desired.workers,
-            workers: it.workers,
-            reason: it.desired.reason.name().into(),
-            load: it.desired.load,
-            load_ahead: it.desired.load_ahead,
-            backlog_s: it.desired.backlog_s,
-            kv_usage: it.desired.kv_usage,
-        };
-        ScalingView { models: brain.scaling().iter().map(view).collect() }
+        let models = brain.scaling().iter().map(|it| model_scaling(brain, it)).collect();
+        ScalingView { models }
     })
+}
+
+fn model_scaling(brain: &Brain, it: &ModelScaling) -> ModelScalingView {
+    let name = it.model.and_then(|it| brain.fleet().name(it));
+    ModelScalingView {
+        model: name.map_or_else(Text::default, |it| it.to_string().into()),
+        desired_workers: it.desired.workers,
+        workers: it.workers,
+        reason: it.desired.reason.name().into(),
+        because: it.desired.reason.words().into(),
+        load: it.desired.load,
+        load_ahead: it.desired.load_ahead,
+        backlog_s: it.desired.backlog_s,
+        kv_usage: it.desired.kv_usage,
+    }
 }

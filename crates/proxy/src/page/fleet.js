@@ -89,6 +89,20 @@ export function show(overview) {
   workers = overview.workers;
   promisedMax = Math.max(1, ...workers.map(prefillByAll));
   draw();
+  drawScaling(overview.scaling ?? []);
+}
+
+/** How many workers each model should have, beside those it has, and why. */
+function drawScaling(models) {
+  const list = byId("scaling");
+  setHidden(list, models.length === 0);
+  while (list.children.length > models.length) list.lastChild.remove();
+  models.forEach((it, index) => {
+    const item = list.children[index] ?? list.appendChild(el("li"));
+    const has = it.workers === it.desired_workers ? "has them" : `has ${format.count(it.workers)}`;
+    setAttribute(item, "data-wanted", it.desired_workers > it.workers ? "more" : it.desired_workers < it.workers ? "fewer" : "none");
+    setText(item, `${it.model || "The fleet"} should have ${format.plural(it.desired_workers, "worker")} and ${has}: ${it.because}.`);
+  });
 }
 
 /** One worker from the response to a command, before the next overview. */

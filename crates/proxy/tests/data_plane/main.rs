@@ -33,6 +33,7 @@ mod refusal;
 mod responses;
 mod rooms;
 mod salts;
+mod scaling;
 mod slowdown;
 mod split;
 mod stalls;

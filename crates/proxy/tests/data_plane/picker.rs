@@ -1,6 +1,6 @@
 //! The router as an endpoint picker: gRPC over real sockets, with a gateway that does what the test wants.
 
-mod gateway;
+pub(crate) mod gateway;
 
 use bytes::Bytes;
 use http::Request;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 
-use super::super::model::{TopKey, TopState, Update};
+use super::super::model::{RouterSnapshot, TopKey, TopState, Update};
 use super::super::{draw, printed};
 use super::{SECOND, clustered, decision, snapshot, state};
 use maitre_views::decision::DecisionDetail;
@@ -47,6 +47,18 @@ fn a_wide_terminal_has_every_column() {
 #[test]
 fn a_narrow_terminal_keeps_the_key_numbers() {
     check!(screen(&state(), SECOND, 40, 20), "40x20.txt");
+}
+
+#[test]
+fn the_number_of_workers_that_are_wanted_is_below_those_that_are_here() {
+    let mut overview: serde_json::Value = serde_json::from_str(include_str!("overview.json")).unwrap();
+    overview["scaling"] = serde_json::json!([
+        { "model": "llama-8b", "desired_workers": 3, "workers": 2, "reason": "backlog", "because": "requests wait" },
+    ]);
+    let overview = serde_json::from_value(overview).unwrap();
+    let state = TopState::new("http://127.0.0.1:8081", RouterSnapshot { overview, ..snapshot() });
+    let shown = screen(&state, SECOND, 80, 24);
+    assert!(shown.contains("llama-8b: 3 wanted, 2 here (requests wait)"), "{shown}");
 }
 
 #[test]

@@ -62,3 +62,119 @@ fn a_full_kv_cache_asks_for_another_worker() {
     assert_eq!((number.workers, number.reason), (2, ScalingReason::KvCache), "{number:?}");
     assert!((number.kv_usage.unwrap() - 0.95).abs() < 0.01, "{number:?}");
 }
+
+/// A fleet of `llama` that goes to no worker after 30 seconds, without one.
+fn from_zero() -> Harness {
+    let scaling = ScalingSettings { idle: Duration::from_secs(30), ..Default::default() };
+    let settings = BrainSettings { strategy: Name::RoundRobin, scaling, ..BrainSettings::default() };
+    Harness::with_queue(0, BrainSettings { expected_models: vec!["llama".to_owned()], ..settings })
+}
+
+/// A worker joins that serves these models; returns what follows from that.
+fn join(harness: &mut Harness, names: &[&str]) -> Vec<Effect> {
+    let worker = WorkerId(harness.brain.fleet().numbers() as u32);
+    let cards: Vec<Card<'_>> = names.iter().map(|name| Card { name, parent: None }).collect();
+    let mut effects = harness.on(Event::WorkerJoined { url: &format!("http://127.0.0.1:{}", worker.0) });
+    effects.extend(harness.on(Event::Probed { worker, evidence: Evidence::ProbeAnswered }));
+    effects.extend(harness.on(Event::ModelsReported { worker, cards: &cards }));
+    effects
+}
+
+fn placed(effects: &[Effect]) -> Vec<u64> {
+    let placed = |it: &Effect| match it {
+        Effect::Place(it) => Some(it.request.0),
+        _ => None,
+    };
+    effects.iter().filter_map(placed).collect()
+}
+
+fn waits(effects: &[Effect]) -> bool {
+    matches!(effects, [Effect::Wait { .. }])
+}
+
+#[test]
+fn a_request_waits_for_the_first_worker_and_asks_for_it() {
+    let mut harness = from_zero();
+    assert!(harness.brain.awaits_requests());
+    let number = harness.scaling()[0].desired;
+    assert_eq!((number.workers, number.reason), (0, ScalingReason::Idle), "before any request");
+    assert!(waits(&harness.on(Event::Arrived(arrival(1, Some("llama"))))));
+    assert!(waits(&harness.on(Event::Arrived(arrival(2, None)))), "there is only this model");
+    let number = harness.scaling()[0];
+    assert_eq!((number.workers, number.desired.workers), (0, 1));
+    assert_eq!(number.desired.reason, ScalingReason::FirstWorker);
+    harness.now = harness.now + Duration::from_secs(120);
+    assert_eq!(harness.on(Event::Tick), []);
+    let mut went = placed(&join(&mut harness, &["llama"]));
+    went.extend(placed(&harness.begin(1)));
+    assert_eq!(went, [1, 2]);
+    assert_ne!(harness.scaling()[0].desired.reason, ScalingReason::FirstWorker);
+}
+
+#[test]
+fn a_request_waits_no_longer_than_it_may() {
+    let mut harness = from_zero();
+    let deadline = Some(harness.now + Duration::from_secs(10));
+    harness.on(Event::Arrived(arrival(1, Some("llama"))));
+    harness.on(Event::Arrived(Arrival { deadline, ..arrival(2, Some("llama")) }));
+    harness.now = harness.now + Duration::from_secs(11);
+    let effects = harness.on(Event::Tick);
+    let is_late = |it: &Effect| matches!(it, Effect::Refuse { refusal: Refusal::Deadline { .. }, .. });
+    assert!(matches!(&effects[..], [it] if is_late(it)), "its own deadline: {effects:?}");
+    harness.now = harness.now + Duration::from_secs(288);
+    assert_eq!(harness.on(Event::Tick), []);
+    harness.now = harness.now + Duration::from_secs(2);
+    let refused = Effect::Refuse { request: RequestId(1), refusal: Refusal::NoWorker };
+    assert_eq!(harness.on(Event::Tick), [refused]);
+    assert_eq!(harness.brain.open(), 0);
+}
+
+#[test]
+fn a_model_that_was_served_before_is_known() {
+    let mut harness = from_zero();
+    join(&mut harness, &["qwen"]);
+    assert_eq!(harness.arrive(1, Some("mistral")), Err(Refusal::UnknownModel));
+    harness.on(Event::WorkerGone { worker: WorkerId(0) });
+    assert!(waits(&harness.on(Event::Arrived(arrival(2, Some("qwen"))))));
+    assert_eq!(harness.arrive(3, Some("mistral")), Err(Refusal::NoWorker));
+    assert_eq!(harness.arrive(4, None), Err(Refusal::NoWorker), "of two models, neither");
+}
+
+#[test]
+fn requests_that_wait_stay_when_the_last_worker_leaves() {
+    let mut harness = from_zero();
+    join(&mut harness, &["llama"]);
+    harness.on(Event::WorkerDrained { worker: WorkerId(0), draining: true });
+    assert!(waits(&harness.on(Event::Arrived(arrival(1, Some("llama"))))));
+    harness.on(Event::WorkerGone { worker: WorkerId(0) });
+    harness.now = harness.now + Duration::from_secs(1);
+    assert_eq!(harness.on(Event::Tick), []);
+    assert_eq!(placed(&join(&mut harness, &["llama"])), [1]);
+}
+
+#[test]
+fn requests_under_another_name_go_to_the_model_behind_it() {
+    let mut harness = from_zero();
+    harness.brain.parts.fleet.expect(["llama-latest"]);
+    assert!(waits(&harness.on(Event::Arrived(arrival(1, Some("llama-latest"))))));
+    assert_eq!(harness.scaling().len(), 2);
+    let mut went = placed(&join(&mut harness, &["llama-latest", "llama"]));
+    harness.now = harness.now + Duration::from_secs(1);
+    went.extend(placed(&harness.on(Event::Tick)));
+    assert_eq!(went, [1]);
+    assert_eq!(harness.scaling().len(), 1, "one model, one number");
+}
+
+#[test]
+fn nothing_waits_for_a_first_worker_unless_a_fleet_may_go_to_none() {
+    let queueless = |it: &mut BrainSettings| it.queue.enabled = false;
+    let no_wait = |it: &mut BrainSettings| it.scaling.first_worker = Duration::ZERO;
+    let always_one = |it: &mut BrainSettings| it.scaling.idle = Duration::ZERO;
+    for change in [queueless, no_wait, always_one] {
+        let mut settings = from_zero().brain.settings().clone();
+        change(&mut settings);
+        let mut harness = Harness::with_queue(0, settings);
+        assert_eq!(harness.arrive(1, Some("llama")), Err(Refusal::NoWorker));
+        assert!(!harness.brain.awaits_requests());
+    }
+}
