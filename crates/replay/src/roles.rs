@@ -10,8 +10,8 @@ use maitre_sim::lab::{LinkChange, PullingWorkers};
 
 use crate::study::{StrategyChoice, Study};
 
-pub(super) fn args() -> [Arg; 3] {
-    [
+pub(super) fn args() -> Vec<Arg> {
+    let mut args = vec![
         Arg::new("split")
             .long("split")
             .value_name("RULE,…")
@@ -22,6 +22,14 @@ pub(super) fn args() -> [Arg; 3] {
                  isl-bounding, prefill-load-TOKENS, isl-or-load-TOKENS, unmatched-TOKENS [default: `split` of the \
                  configuration]",
             ),
+    ];
+    args.extend(link_args());
+    args
+}
+
+/// How fast KV moves.
+pub(super) fn link_args() -> [Arg; 2] {
+    [
         Arg::new("kv-link-floor")
             .long("kv-link-floor")
             .value_name("DURATION")
@@ -43,25 +51,35 @@ pub(super) fn parse_bandwidth(text: &str) -> Result<f64, String> {
     }
 }
 
-/// Sets the links, and returns the rules to compare.
-pub(super) fn read(matches: &ArgMatches, study: &mut Study) -> anyhow::Result<Vec<SplitRule>> {
-    let is_given = |flag: &&str| matches.value_source(flag) == Some(ValueSource::CommandLine);
-    let has_prefill_workers = study.has_prefill_workers();
-    if !has_prefill_workers && is_given(&"split") {
-        anyhow::bail!("--split: no worker prefills for others; write --workers 4@prefill,4@decode");
-    }
-    if !has_prefill_workers
-        && study.pulls == PullingWorkers::None
-        && let Some(flag) = ["kv-link-floor", "kv-link-bandwidth"].iter().find(|it| is_given(it))
-    {
-        anyhow::bail!(
-            "--{flag}: no worker prefills for others, and none pulls; write --workers 4@prefill,4@decode or --kv-pull"
-        );
-    }
-    study.link = LinkChange {
+fn is_given(matches: &ArgMatches, flag: &str) -> bool {
+    matches.value_source(flag) == Some(ValueSource::CommandLine)
+}
+
+pub(super) fn link(matches: &ArgMatches) -> LinkChange {
+    LinkChange {
         floor: matches.get_one::<Duration>("kv-link-floor").copied(),
         bytes_per_second: matches.get_one("kv-link-bandwidth").copied(),
-    };
+    }
+}
+
+/// Refuses the speed of a link that no KV would use; `instead` is what to write.
+pub(super) fn check_link(matches: &ArgMatches, study: &Study, instead: &str) -> anyhow::Result<()> {
+    let moves_kv = study.has_prefill_workers() || study.pulls != PullingWorkers::None;
+    match ["kv-link-floor", "kv-link-bandwidth"].into_iter().find(|it| is_given(matches, it)) {
+        Some(flag) if !moves_kv => {
+            anyhow::bail!("--{flag}: no worker prefills for others, and none pulls; write {instead}")
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Sets the links, and returns the rules to compare.
+pub(super) fn read(matches: &ArgMatches, study: &mut Study) -> anyhow::Result<Vec<SplitRule>> {
+    if !study.has_prefill_workers() && is_given(matches, "split") {
+        anyhow::bail!("--split: no worker prefills for others; write --workers 4@prefill,4@decode");
+    }
+    check_link(matches, study, "--workers 4@prefill,4@decode or --kv-pull")?;
+    study.link = link(matches);
     let rules: Vec<SplitRule> = matches.get_many("split").unwrap_or_default().copied().collect();
     Ok(if rules.is_empty() { vec![study.config.settings.brain.split] } else { rules })
 }

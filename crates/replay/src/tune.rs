@@ -6,6 +6,7 @@
 mod climb;
 mod count;
 mod dials;
+mod mix;
 mod player;
 mod search;
 mod show;
@@ -25,6 +26,7 @@ use maitre_sim::lab::PreparedTrace;
 use maitre_sim::lab::script::WORKERS_MAX;
 use maitre_sim::trace::Trace;
 
+use crate::roles;
 use crate::study::{self, Study};
 use count::Span;
 use player::{Ground, Player};
@@ -38,10 +40,11 @@ pub fn command() -> Command {
         .about("Find the smallest fleet that meets a target, and its knobs, in virtual time")
         .args(study::args())
         .args(own_args())
+        .args(roles::link_args())
         .args(study::run_args())
 }
 
-fn own_args() -> [Arg; 6] {
+fn own_args() -> [Arg; 7] {
     [
         Arg::new("target")
             .long("target")
@@ -80,6 +83,9 @@ fn own_args() -> [Arg; 6] {
             .default_value("60")
             .value_parser(value_parser!(u32).range(0..=10_000))
             .help("Maximum runs for the knobs of each strategy; 0 leaves them unchanged"),
+        Arg::new("roles").long("roles").action(ArgAction::SetTrue).help(
+            "Also find which workers should prefill, decode or do both, or that none should have a role",
+        ),
     ]
 }
 
@@ -100,6 +106,7 @@ struct Asked {
     speed: f64,
     runs: usize,
     jobs: Option<usize>,
+    seeks_roles: bool,
 }
 
 impl Asked {
@@ -107,6 +114,13 @@ impl Asked {
         let span: Span = *matches.get_one("workers").context("workers")?;
         let speed: f64 = *matches.get_one("speed").context("speed")?;
         anyhow::ensure!((0.001..=1_000.0).contains(&speed), "--speed {speed}: 0.001 to 1000 are possible");
+        // A script that fits the smallest fleet fits every larger one.
+        let mut study = Study::read(matches, &span.min.to_string())?;
+        let seeks_roles = matches.get_flag("roles");
+        if !seeks_roles {
+            roles::check_link(matches, &study, "--roles")?;
+        }
+        study.link = roles::link(matches);
         Ok(Asked {
             names: names(matches)?,
             goal: Goal {
@@ -117,20 +131,26 @@ impl Asked {
             speed,
             runs: *matches.get_one::<u32>("runs").context("runs")? as usize,
             jobs: matches.get_one::<u32>("jobs").map(|&it| it as usize),
-            // A script that fits the smallest fleet fits every larger one.
-            study: Study::read(matches, &span.min.to_string())?,
+            study,
+            seeks_roles,
         })
     }
 
     /// The text to print, and whether any fleet is large enough.
     fn answer(self, as_json: bool) -> anyhow::Result<(String, ExitCode)> {
         let has_dials = self.runs > 0 && self.names.iter().any(|&it| !dials::of(it).is_empty());
-        let split = traffic::split(&self.study, self.speed, has_dials)?;
+        let split = traffic::split(&self.study, self.speed, has_dials || self.seeks_roles)?;
         let decks: Vec<PreparedTrace<'_>> =
             split.traffics.iter().map(|it| PreparedTrace::new(&it.trace, self.study.block_tokens)).collect();
         let mut player = self.player(&split, &decks)?;
-        let mut search =
-            Search { player: &mut player, goal: &self.goal, span: self.span, runs: self.runs, split: &split };
+        let mut search = Search {
+            player: &mut player,
+            goal: &self.goal,
+            span: self.span,
+            runs: self.runs,
+            split: &split,
+            seeks_roles: self.seeks_roles,
+        };
         let quests = search.run(&self.names)?;
         let report = Report::new(&self, &split, &player, &quests);
         let text = if as_json { format!("{}\n", report.json()) } else { report.text() };

@@ -1,6 +1,5 @@
 //! Plays the runs that a search requests, several at a time and none twice, and keeps the results.
 
-use maitre_base::Role;
 use maitre_config as config;
 use maitre_policy::Name;
 use maitre_sim::lab::PreparedTrace;
@@ -8,6 +7,7 @@ use maitre_sim::profile::Profile;
 use maitre_sim::report::ReportRow;
 
 use super::dials::Setting;
+use super::mix::RoleMix;
 use crate::study::{PlayedRules, StrategyChoice, Study};
 use crate::{Task, play_tasks};
 
@@ -16,6 +16,7 @@ use crate::{Task, play_tasks};
 pub(super) struct Trial {
     pub(super) name: Name,
     pub(super) workers: u32,
+    pub(super) mix: RoleMix,
     /// One setting for each dial of the strategy.
     pub(super) settings: Vec<Setting>,
     /// The index of its traffic.
@@ -86,7 +87,7 @@ impl Player<'_> {
     fn study_of(&self, trial: &Trial) -> anyhow::Result<Study> {
         let mut study = self.study.clone();
         study.fleet = vec![self.profile; trial.workers as usize];
-        study.roles = vec![Role::Both; trial.workers as usize];
+        study.roles = trial.mix.roles(trial.workers);
         study.seed = self.grounds[trial.traffic].seed;
         for Setting { key, value } in &trial.settings {
             config::set(&mut study.config, key, value).map_err(|it| anyhow::anyhow!("{key}: {it}"))?;

@@ -1,7 +1,10 @@
 //! The order of a search: first the smallest fleet with the given settings; then the dials at that size; then
-//! whether their gain also holds on other traffic; then whether fewer workers are enough with them.
+//! whether their gain also holds on other traffic; then whether fewer workers are enough with them; at last, if asked,
+//! which workers should prefill for others (`roles`).
 //!
 //! All strategies take each step together, so that every core has something to play.
+
+mod roles;
 
 use std::collections::BTreeMap;
 
@@ -11,9 +14,11 @@ use maitre_sim::report::ReportRow;
 use super::climb::Climb;
 use super::count::{self, Found, Span, Step};
 use super::dials::{self, Setting};
+use super::mix::RoleMix;
 use super::player::{Player, Trial};
 use super::target::Goal;
 use super::traffic::{Split, WHOLE};
+pub(super) use roles::MixFound;
 
 /// One strategy, and what was found for it.
 #[derive(Debug)]
@@ -24,6 +29,8 @@ pub(super) struct Quest {
     /// The result with the initial values.
     pub(super) plain: Found,
     pub(super) turned: Option<Turned>,
+    /// The best mix of roles, if one was asked for.
+    pub(super) mixed: Option<MixFound>,
 }
 
 /// Dial values that were found to be better.
@@ -56,6 +63,21 @@ impl Turned {
 impl Quest {
     /// The recommended settings and fleet.
     pub(super) fn answer(&self) -> (&[Setting], Found) {
+        let (settings, found) = self.without_roles();
+        (settings, self.mixed().and_then(|it| it.found).unwrap_or(found))
+    }
+
+    /// The recommended mix of roles; none if workers should have no roles.
+    pub(super) fn mixed(&self) -> Option<&MixFound> {
+        self.mixed.as_ref().filter(|it| it.found.is_some_and(|it| it.workers.is_some()))
+    }
+
+    /// The recommended roles in a fleet of this size.
+    pub(super) fn mix(&self, workers: u32) -> RoleMix {
+        self.mixed().map_or(RoleMix::NONE, |it| it.mix.scaled(it.workers, workers))
+    }
+
+    fn without_roles(&self) -> (&[Setting], Found) {
         let turned = self.turned.as_ref().and_then(|it| Some((it.settings.as_slice(), it.found?)));
         turned.filter(|it| it.1.workers.is_some()).unwrap_or((&self.start, self.plain))
     }
@@ -66,7 +88,8 @@ impl Quest {
     }
 
     pub(super) fn trial_on(&self, traffic: usize, workers: u32) -> Trial {
-        Trial { name: self.name, workers, settings: self.answer().0.to_vec(), traffic }
+        let (settings, mix) = (self.answer().0.to_vec(), self.mix(workers));
+        Trial { name: self.name, workers, mix, settings, traffic }
     }
 }
 
@@ -74,13 +97,16 @@ impl Quest {
 struct Seek {
     name: Name,
     settings: Vec<Setting>,
+    /// Roles, in a fleet of so many workers.
+    mix: Option<(RoleMix, u32)>,
     span: Span,
     start: u32,
 }
 
 impl Seek {
     fn trial(&self, workers: u32) -> Trial {
-        Trial { name: self.name, workers, settings: self.settings.clone(), traffic: WHOLE }
+        let mix = self.mix.map_or(RoleMix::NONE, |(mix, from)| mix.scaled(from, workers));
+        Trial { name: self.name, workers, mix, settings: self.settings.clone(), traffic: WHOLE }
     }
 }
 
@@ -91,6 +117,8 @@ pub(super) struct Search<'a, 'b> {
     /// Maximum runs for the dials of each strategy.
     pub(super) runs: usize,
     pub(super) split: &'a Split,
+    /// Whether to find roles as well.
+    pub(super) seeks_roles: bool,
 }
 
 impl Search<'_, '_> {
@@ -99,15 +127,18 @@ impl Search<'_, '_> {
         let starts: Vec<(Name, Vec<Setting>)> = names.iter().map(|&it| (it, start(it))).collect();
         let seek = |(name, settings): &(Name, Vec<Setting>)| {
             let (settings, start) = (settings.clone(), self.span.min);
-            Seek { name: *name, settings, span: self.span, start }
+            Seek { name: *name, settings, mix: None, span: self.span, start }
         };
         let seeks = starts.iter().map(seek).collect();
         let found = self.find(seeks)?;
-        let quest = |((name, start), plain)| Quest { name, start, plain, turned: None };
+        let quest = |((name, start), plain)| Quest { name, start, plain, turned: None, mixed: None };
         let mut quests: Vec<Quest> = starts.into_iter().zip(found).map(quest).collect();
         self.turn(&mut quests)?;
         self.prove(&mut quests)?;
         self.shrink(&mut quests)?;
+        if self.seeks_roles {
+            self.mix(&mut quests)?;
+        }
         self.refresh(&quests)?;
         Ok(quests)
     }
@@ -147,6 +178,7 @@ impl Search<'_, '_> {
         let trial = |quest: &Quest, settings: &[Setting]| Trial {
             name: quest.name,
             workers: workers(quest),
+            mix: RoleMix::NONE,
             settings: settings.to_vec(),
             traffic: shown,
         };
@@ -187,6 +219,7 @@ impl Search<'_, '_> {
             let trial = |settings: &[Setting], traffic: usize| Trial {
                 name: quest.name,
                 workers: turned.workers,
+                mix: RoleMix::NONE,
                 settings: settings.to_vec(),
                 traffic,
             };
@@ -216,7 +249,8 @@ impl Search<'_, '_> {
         let seek = |quest: &Quest| {
             let turned = quest.turned.as_ref().filter(|it| it.holds())?;
             let span = Span { min: self.span.min, max: turned.workers };
-            Some(Seek { name: quest.name, settings: turned.settings.clone(), span, start: span.max })
+            let settings = turned.settings.clone();
+            Some(Seek { name: quest.name, settings, mix: None, span, start: span.max })
         };
         let seeks = quests.iter().filter_map(seek).collect();
         let found = self.find(seeks)?;

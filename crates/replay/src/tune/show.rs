@@ -7,8 +7,9 @@ use serde_json::{Map, Value, json};
 
 use super::Asked;
 use super::dials::{self, Setting};
+use super::mix::RoleMix;
 use super::player::{Player, Trial, Tried};
-use super::search::{Proof, Quest};
+use super::search::{MixFound, Proof, Quest};
 use super::traffic::{Split, WHOLE};
 use crate::{knowledge_word, queue_word};
 
@@ -85,7 +86,9 @@ impl<'a> Report<'a> {
 
     /// Lines for a config file.
     fn config(&self, best: Best<'_>) -> String {
-        dials::toml(best.quest.name, best.quest.answer().0, &self.asked.study.config)
+        let text = dials::toml(best.quest.name, best.quest.answer().0, &self.asked.study.config);
+        let mix = best.quest.mix(best.workers);
+        if mix.is_none() { text } else { text + &workers_toml(mix, best.workers) }
     }
 
     /// All runs, strategy by strategy.
@@ -125,10 +128,11 @@ impl<'a> Report<'a> {
     }
 
     fn tried_json(&self, Tried { trial, row }: &Tried) -> Value {
-        let Trial { name, workers, settings, traffic } = trial;
+        let Trial { name, workers, mix, settings, traffic } = trial;
         json!({
             "strategy": name.as_str(),
             "workers": workers,
+            "roles": mix_json(*mix, *workers),
             "knobs": knobs_json(settings),
             "traffic": self.split.traffics[*traffic].what,
             "met": self.asked.goal.is_met(row),
@@ -154,6 +158,18 @@ impl<'a> Report<'a> {
             "knobs": knobs_json(settings),
             "untuned": {"workers": quest.plain.workers, "knobs": knobs_json(&quest.start)},
             "tuned": turned,
+            "roles": quest.mixed.as_ref().map(|it| self.mixed_json(it)),
+        })
+    }
+
+    fn mixed_json(&self, mixed: &MixFound) -> Value {
+        json!({
+            "best": mix_json(mixed.mix, mixed.workers),
+            "workers": mixed.workers,
+            "shown": self.proof_json(&mixed.shown),
+            "proofs": mixed.proofs.iter().map(|it| self.proof_json(it)).collect::<Vec<_>>(),
+            "holds": mixed.holds(),
+            "enough": mixed.found.and_then(|it| it.workers),
         })
     }
 
@@ -166,6 +182,7 @@ impl<'a> Report<'a> {
         json!({
             "strategy": best.quest.name.as_str(),
             "workers": best.workers,
+            "roles": mix_json(best.quest.mix(best.workers), best.workers),
             "knobs": knobs_json(best.quest.answer().0),
             "row": best.row,
             "one_fewer": self.fewer(best),
@@ -175,6 +192,23 @@ impl<'a> Report<'a> {
             "config": self.config(best),
         })
     }
+}
+
+/// A list of workers that has these roles, as a comment: only the operator knows the addresses.
+fn workers_toml(mix: RoleMix, workers: u32) -> String {
+    let part = |(count, role): (u32, &str)| (count > 0).then(|| format!("{count} with {role}"));
+    let counts =
+        [(mix.prefill, "?role=prefill"), (mix.decode, "?role=decode"), (mix.both(workers), "no role")];
+    let parts: Vec<String> = counts.into_iter().filter_map(part).collect();
+    format!("# workers: {}\n", parts.join(", "))
+}
+
+/// Null without roles.
+fn mix_json(mix: RoleMix, workers: u32) -> Value {
+    if mix.is_none() {
+        return Value::Null;
+    }
+    json!({"prefill": mix.prefill, "decode": mix.decode, "both": mix.both(workers)})
 }
 
 fn knobs_json(settings: &[Setting]) -> Value {

@@ -143,3 +143,51 @@ fn spans_are_read() {
         assert!(read(text).unwrap_err().contains("1..64"), "{text}");
     }
 }
+
+/// Long prompts over a fast link, where answers suffer from the prefills between their steps.
+const LONG_PROMPTS: &str = "noreuse:prompt=6000,out=120,qps=5,seconds=20";
+
+fn roles(objective: &str, more: &[&str]) -> (Value, String) {
+    let args = ["--trace", LONG_PROMPTS, "--workers", "6", "--roles", "--objective", objective];
+    let all = ["--profile", "h100x2-32b", "--target", "ttft_p50<30s"];
+    let words = [&["tune"], &all[..], &args[..], more].concat();
+    let said = |as_json| {
+        let asked = Asked::read(&command().try_get_matches_from(&words).unwrap()).unwrap();
+        asked.answer(as_json).unwrap().0
+    };
+    (serde_json::from_str(&said(true)).unwrap(), said(false))
+}
+
+#[test]
+fn roles_are_found_where_they_pay() {
+    let (answer, text) = roles("tpot_mean", &[]);
+    let best = &answer["best"]["roles"];
+    let count = |it: &str| best[it].as_u64().unwrap();
+    assert!(count("prefill") > 0 && count("decode") > 0, "{text}");
+    assert_eq!(
+        count("prefill") + count("decode") + count("both"),
+        answer["best"]["workers"].as_u64().unwrap()
+    );
+    assert_eq!(answer["strategies"][0]["roles"]["holds"], true);
+    assert_eq!(answer["strategies"][0]["roles"]["proofs"].as_array().map(Vec::len), Some(2));
+    for part in ["Splitting pays", "  roles: ", "with ?role=prefill"] {
+        assert!(text.contains(part), "{part}:\n{text}");
+    }
+}
+
+#[test]
+fn a_fleet_that_gains_nothing_by_roles_gets_none() {
+    // A link so slow that every transfer costs more than the prefill.
+    let (answer, text) = roles("ttft_mean", &["--kv-link-floor", "9s"]);
+    assert!(answer["best"]["roles"].is_null() && text.contains("Do not split this fleet"), "{text}");
+    assert!(!answer["best"]["config"].as_str().unwrap().contains("role"));
+}
+
+#[test]
+fn one_worker_gets_no_role_and_links_need_roles() {
+    let (answer, _) = answer(&["--trace", TRAFFIC, "--workers", "1", "--roles", "--target", "ttft_mean<99s"]);
+    assert!(answer["strategies"][0]["roles"].is_null());
+    let words = ["tune", "--trace", TRAFFIC, "--kv-link-floor", "1s"];
+    let error = Asked::read(&command().try_get_matches_from(words).unwrap()).unwrap_err().to_string();
+    assert!(error.contains("--roles"), "{error}");
+}

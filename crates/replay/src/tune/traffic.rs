@@ -41,8 +41,8 @@ fn whole(study: &Study, speed: f64) -> Split {
     Split { traffics: vec![traffic], shown: WHOLE, hidden: Vec::new(), fresh: Vec::new() }
 }
 
-/// All traffic; halves of a recording only if there are knobs to search (`has_dials`).
-pub(super) fn split(study: &Study, speed: f64, has_dials: bool) -> anyhow::Result<Split> {
+/// All traffic; halves of a recording only if there are knobs or roles to search (`is_fitted`).
+pub(super) fn split(study: &Study, speed: f64, is_fitted: bool) -> anyhow::Result<Split> {
     let mut split = whole(study, speed);
     let requests = study.trace.requests.len();
     if crate::trace::is_workload(&study.source) {
@@ -55,7 +55,7 @@ pub(super) fn split(study: &Study, speed: f64, has_dials: bool) -> anyhow::Resul
         }
         split.hidden = (1..split.traffics.len()).collect();
         split.fresh = split.hidden.clone();
-    } else if has_dials && requests >= 2 {
+    } else if is_fitted && requests >= 2 {
         let trace = &split.traffics[WHOLE].trace;
         let (first, second) = trace.requests.split_at(requests / 2);
         let half = |what: &str, requests: &[maitre_sim::trace::Request]| Traffic {

@@ -8,8 +8,9 @@ use maitre_sim::report::ReportRow;
 use super::{Best, Report};
 use crate::tune::count::Found;
 use crate::tune::dials::{self, Setting};
+use crate::tune::mix::RoleMix;
 use crate::tune::player::{Trial, Tried};
-use crate::tune::search::{Quest, Turned};
+use crate::tune::search::{MixFound, Quest, Turned};
 use crate::tune::target::Field;
 use crate::tune::traffic::WHOLE;
 use crate::{knowledge_word, queue_word};
@@ -89,7 +90,7 @@ fn run(report: &Report<'_>, (quest, tried): (&Quest, &Tried), fields: &[&Field])
     let (trial, row) = (&tried.trial, &tried.row);
     let mut line = vec![
         trial.name.to_string(),
-        trial.workers.to_string(),
+        trial.mix.show(trial.workers).to_string(),
         report.split.traffics[trial.traffic].what.clone(),
     ];
     line.extend(fields.iter().map(|it| it.show(it.of(row))));
@@ -137,6 +138,47 @@ fn remarks(report: &Report<'_>, quest: &Quest) -> String {
             text.push_str(&format!("{name}: no change of its knobs that was tried gains more than 1 %.\n"));
         }
     }
+    if report.asked.seeks_roles {
+        text.push_str(&match &quest.mixed {
+            Some(it) => mixed(report, quest, it),
+            None => format!("{name}: one worker has no roles to find.\n"),
+        });
+    }
+    text
+}
+
+/// What the best mix of roles gains over a fleet without roles.
+fn mixed(report: &Report<'_>, quest: &Quest, mixed: &MixFound) -> String {
+    let objective = report.asked.goal.objective;
+    let mut text = format!(
+        "{}: best roles of {} workers: {}\n",
+        quest.name,
+        mixed.workers,
+        mixed.mix.show(mixed.workers)
+    );
+    for (proof, seen) in [(&mixed.shown, "where they were found")]
+        .into_iter()
+        .chain(mixed.proofs.iter().map(|it| (it, "not seen before")))
+    {
+        let [before, after] = [proof.before, proof.after].map(|it| objective.show(it));
+        let what = &report.split.traffics[proof.traffic].what;
+        let gain = if proof.holds { "a gain" } else { "no gain" };
+        let _ = writeln!(
+            text,
+            "  on {what}, {seen}: {} {before} without roles, {after} with: {gain}",
+            objective.name
+        );
+    }
+    text.push_str(match mixed.holds() {
+        false if !mixed.shown.holds => {
+            "  Do not split this fleet: no mix of roles that was played is better.\n"
+        }
+        false => "  Do not split this fleet: the gain does not hold on other traffic.\n",
+        true if quest.mixed().is_none() => {
+            "  With them the target is missed on the whole trace: do not split this fleet.\n"
+        }
+        true => "  Splitting pays.\n",
+    });
     text
 }
 
@@ -160,7 +202,8 @@ fn turned(report: &Report<'_>, quest: &Quest, turned: &Turned) -> String {
     );
     let shown = |settings: &[Setting]| {
         let (workers, traffic) = (turned.workers, report.split.shown);
-        let trial = Trial { name: quest.name, workers, settings: settings.to_vec(), traffic };
+        let (mix, settings) = (RoleMix::NONE, settings.to_vec());
+        let trial = Trial { name: quest.name, workers, mix, settings, traffic };
         report.player.row(&trial).map_or_else(String::new, |it| objective.show(objective.of(it)))
     };
     let what = |traffic: usize| &report.split.traffics[traffic].what;
@@ -238,6 +281,10 @@ fn answer(report: &Report<'_>, best: Best<'_>) -> String {
     let Best { quest, workers, row } = best;
     let mut text =
         format!("\nSmallest fleet: {workers} × {} with {}\n", report.player.profile.name, quest.name);
+    let mix = quest.mix(workers);
+    if !mix.is_none() {
+        let _ = writeln!(text, "  roles: {}", mix.show(workers));
+    }
     let _ = writeln!(text, "  with {workers}: {}", numbers(report, row));
     let _ = match report.fewer(best) {
         Some(row) => writeln!(text, "  with {}: {}: missed", workers - 1, numbers(report, row)),
@@ -256,13 +303,17 @@ fn regret(report: &Report<'_>) -> String {
         format!("\nNo fleet of {} to {} × {profile} keeps {}.\n", span.min, span.max, targets(report));
     if let Some(tried) = report.nearest() {
         let Tried { trial, row } = tried;
-        let (numbers, Trial { name, workers, settings, .. }) = (numbers(report, row), trial);
+        let (numbers, Trial { name, workers, mix, settings, .. }) = (numbers(report, row), trial);
         let defaults = dials::settings(*name, &Config::default());
         let knobs = match dials::differing(settings, &defaults).as_slice() {
             [] => String::new(),
             changed => format!(" ({})", knobs(changed)),
         };
-        let _ = writeln!(text, "Nearest: {workers} × {profile} with {name}{knobs}: {numbers}");
+        let roles = match mix.is_none() {
+            true => String::new(),
+            false => format!(" as {}", mix.show(*workers)),
+        };
+        let _ = writeln!(text, "Nearest: {workers} × {profile}{roles} with {name}{knobs}: {numbers}");
         text.push_str(&plateau(report, tried));
     }
     text
