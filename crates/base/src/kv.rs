@@ -6,6 +6,8 @@ pub enum Tier {
     Gpu,
     Cpu,
     Disk,
+    /// In a store that several workers share: it is no part of the reporting engine's own cache.
+    Shared,
 }
 
 /// One change of an engine's KV cache.

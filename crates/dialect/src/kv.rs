@@ -8,9 +8,8 @@
 //! them. It is reused, so in a steady state nothing is allocated. It never exceeds a few tens of bytes per
 //! byte of payload, whatever lengths the payload claims.
 //!
-//! Some events are skipped and counted: events of an unknown type; blocks in a store that all workers share,
-//! which favours none of them; and blocks of layers with a window or a state, whose prefix the engine can no
-//! longer continue. Tokens are customer data: never print a batch.
+//! Some events are skipped and counted: events of an unknown type, and blocks of layers with a window or a state, whose
+//! prefix the engine can no longer continue. Tokens are customer data: never print a batch.
 
 mod draft;
 mod msgpack;
@@ -49,8 +48,6 @@ pub struct Skipped {
     pub unknown: u32,
     /// Blocks of layers that do not form a prefix.
     pub groups: u32,
-    /// Blocks in a store that does not belong to the worker.
-    pub remote: u32,
 }
 
 /// Which groups of layers an engine has declared to be full attention.

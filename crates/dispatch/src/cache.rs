@@ -17,6 +17,7 @@ use std::sync::Arc;
 
 use maitre_base::{ChunkReuse, Instant, StoredBlocks, Tier, Tokens, WorkerId};
 use maitre_fleet::WorkerSnapshot;
+use maitre_fleet::transfers::{KvOrigin, Way};
 use maitre_index::feed::Trust;
 use maitre_index::prefix::{TEXT_BLOCK_BYTES, Unit};
 use maitre_index::{CacheSource, Holding, Index, IndexSettings, Numbers, PrefixHash, PromptChunk};
@@ -198,6 +199,9 @@ impl Cache {
 
     pub(crate) fn stored(&mut self, worker: WorkerId, model: &str, blocks: &StoredBlocks<'_>) {
         let mut indexes = self.index.indexes();
+        if blocks.tier == Tier::Shared {
+            return indexes.stores.stored(worker, model, blocks);
+        }
         indexes.tokens.store(worker, model, blocks);
         if let Some(block) = indexes.tokens.block_tokens(worker) {
             indexes.set_block(worker, block);
@@ -207,6 +211,9 @@ impl Cache {
 
     pub(crate) fn removed(&mut self, worker: WorkerId, names: &[u64], tier: Tier) {
         let mut indexes = self.index.indexes();
+        if tier == Tier::Shared {
+            return indexes.stores.removed(worker, names);
+        }
         indexes.tokens.remove(worker, names, tier);
         indexes.count(worker);
     }
@@ -216,13 +223,13 @@ impl Cache {
             known.trust = trust;
         }
         self.reporting = self.known.iter().filter(|it| it.trust != Trust::None).count();
-        self.index.indexes().tokens.set_source(
-            worker,
-            match trust {
-                Trust::Fresh => CacheSource::Reported,
-                Trust::None | Trust::Cold | Trust::Suspect => CacheSource::Predicted,
-            },
-        );
+        let source = match trust {
+            Trust::Fresh => CacheSource::Reported,
+            Trust::None | Trust::Cold | Trust::Suspect => CacheSource::Predicted,
+        };
+        let mut indexes = self.index.indexes();
+        indexes.tokens.set_source(worker, source);
+        indexes.stores.set_source(worker, source);
     }
 
     /// The worker's cache is empty, or nothing is known of it any more.
@@ -237,6 +244,7 @@ impl Cache {
     pub(crate) fn reports_lost(&mut self, worker: WorkerId) {
         let mut indexes = self.index.indexes();
         indexes.tokens.doubt_reported(worker);
+        indexes.stores.reports_lost(worker);
         indexes.count(worker);
     }
 
@@ -258,6 +266,7 @@ impl Cache {
     pub(crate) fn tick(&mut self, now: Instant) {
         let mut indexes = self.index.indexes();
         indexes.tokens.tick(now);
+        indexes.stores.tick(now);
         indexes.count_all();
     }
 
@@ -304,6 +313,12 @@ impl Cache {
             self.index.indexes().stores.set(worker, store);
         }
         self.has_stores = self.known.iter().any(|it| it.store.is_some());
+    }
+
+    /// How KV cache comes to this worker from its store.
+    pub(crate) fn way_from_store(&self, worker: WorkerId) -> Way {
+        let store = self.known.get(worker.index()).and_then(|it| it.store);
+        Way { from: KvOrigin::Store(store.map_or(u32::MAX, |it| it.0)), to: worker }
     }
 
     pub(crate) fn has_stores(&self) -> bool {

@@ -16,7 +16,7 @@ use maitre_base::{ClassId, Instant, Rng, Tokens, WorkerId};
 use maitre_fleet::pulls::PullWatch;
 use maitre_fleet::rates::LinearFit;
 use maitre_fleet::{Barred, Fleet, ModelId, Wanted, WorkerSnapshot};
-use maitre_policy::split::SplitRule;
+use maitre_policy::split::{LateSplits, Prospect, SplitRule};
 use maitre_policy::{Ask, Candidate, Name, Needs, Pace, Pick, Strategy, Why};
 use maitre_queue::limits::{Caps, WorkerLimits, limits, limits_of_first};
 
@@ -181,6 +181,8 @@ pub(crate) struct Placer {
     survey: Survey,
     /// The same for the workers that only prefill.
     prefill: PrefillSurvey,
+    /// For the rule that goes by it.
+    pub(crate) late_splits: LateSplits,
 }
 
 /// The last choice with all that it was made from, for an observer.
@@ -209,6 +211,7 @@ impl Placer {
             rng: Rng::new(seed),
             survey: Survey::default(),
             prefill: PrefillSurvey::default(),
+            late_splits: LateSplits::default(),
         }
     }
 
@@ -356,7 +359,8 @@ impl Placer {
         let is_priced = self.strategies.of(query.model()).name() == Name::LeastDelay;
         let answering = if is_priced { answering } else { Answering::Picked };
         let split = self.prefill.split((world, query), (&self.survey, beliefs), picked, answering)?;
-        (split.is_needed() || rule.splits(&split.prospect(query.ask.prefill))).then_some(split)
+        let prospect = Prospect { late: self.late_splits, ..split.prospect(query.ask.prefill) };
+        (split.is_needed() || rule.splits(&prospect)).then_some(split)
     }
 
     /// Lets the strategy pick among the workers whose openings fit.

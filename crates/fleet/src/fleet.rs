@@ -159,6 +159,7 @@ impl Fleet {
             self.keep_promises(left);
             self.pulling_workers -= usize::from(left.pulls.is_some());
             self.count_roles();
+            self.forget_ways(worker);
         }
         left.is_some()
     }
@@ -319,9 +320,7 @@ impl Fleet {
         let settings = self.settings;
         let fleet = self.rates;
         self.knee = self.knee_estimator.knee(&self.knee_estimator);
-        for transfers in [&mut self.transfers, &mut self.pull_times, &mut self.load_times] {
-            transfers.settle(now);
-        }
+        self.all_transfers().into_iter().for_each(|it| it.settle(now));
         for it in self.workers.iter_mut().flatten() {
             it.rates.lean(&fleet);
             it.knee = it.knee_estimator.knee(&self.knee_estimator);

@@ -33,7 +33,7 @@ use maitre_base::Instant;
 use crate::staleness::{Staleness, UNLIKE, is_unlike};
 
 /// Weight left of an observation after the next one: half after 34.
-pub(crate) const MEMORY: f64 = 0.98;
+const MEMORY: f64 = 0.98;
 /// How many observations a prior is worth: the fleet's to a worker; to the fleet, the usual figures, which
 /// are soon forgotten. Otherwise an untried worker would look slow in a fleet that is faster than usual, and
 /// would stay untried.
@@ -89,7 +89,7 @@ pub struct Lean {
 /// Recent points, as sums.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct LinearRegression {
-    weight: f64,
+    pub(crate) weight: f64,
     x: f64,
     y: f64,
     xx: f64,
@@ -125,11 +125,14 @@ impl LinearRegression {
     /// length do not show a slope. With the fleet's own as prior, a worker five times slower than the fleet was taken for
     /// 22 % faster than it is at twice the lengths seen.
     fn lean(&self, fleet: &Rates) -> Lean {
-        let usual = fleet.prefill;
-        let few = LEAN * usual.at(FIRST_TOKEN_SPAN);
+        let few = LEAN * fleet.prefill.at(FIRST_TOKEN_SPAN);
+        Lean { fit: self.slowed(fleet.prefill, few), weight: LEAN }
+    }
+
+    /// Another fit, as much slower as these points are; `few` seconds as fast as it count beside them.
+    pub(crate) fn slowed(&self, usual: LinearFit, few: f64) -> LinearFit {
         let slowness = (self.y + few) / (self.weight * usual.base + self.x * usual.slope + few);
-        let fit = LinearFit { base: usual.base * slowness, slope: usual.slope * slowness };
-        Lean { fit, weight: LEAN }
+        LinearFit { base: usual.base * slowness, slope: usual.slope * slowness }
     }
 
     /// The fit through the points and through two more of the prior, one at zero and one at `span`.

@@ -1,26 +1,74 @@
-//! How long a decode worker takes to fetch a KV cache from the worker that prefilled it: a base time plus a time for each
-//! token that it lacks, learned from when first tokens came after the prefill worker's answer.
+//! How long KV cache takes to a worker, from the one that prefilled or holds it, or from a store: a base time plus a time
+//! for each token that comes, learned from when first tokens came.
 //!
 //! A worker's link carries one cache after the other, so the tokens before ours count as well. Without them a link of
 //! 1 GB/s looks slow only once it is late by seconds, and gets twice what it can carry.
 //!
-//! One fit for the fleet. Links that differ from pair to pair are not told apart yet.
+//! Links differ from pair to pair: within a rack and across. Each pair has a fit of its own, which begins as the fleet's,
+//! as much slower as the pair was seen to be. The fleet's is the median of the pairs, and what a pair that was never seen
+//! is expected to take. With a fit through all transfers instead, one slow pair made all others look slow.
 
 use std::time::Duration;
 
-use maitre_base::{Instant, Tokens};
+use maitre_base::recent::Recent;
+use maitre_base::{Instant, Tokens, WorkerId};
 
-use crate::rates::{Lean, LinearFit, LinearRegression, MEMORY, tame};
+use crate::rates::{Lean, LinearFit, LinearRegression, tame};
 
 /// Before any was observed: what was published of pulls between large GPUs over a fast network, 8,000 tokens in 57 ms and
 /// 48,000 in 235.
 const USUAL: LinearFit = LinearFit { base: 0.020, slope: 4.5e-6 };
-/// How many observations that is worth: links differ a hundredfold.
-const USUAL_WEIGHT: f64 = 0.5;
-/// How long after the last observation all of them are forgotten. Chosen: a trial every few minutes costs little.
+/// How many observations the fleet's fit is worth to a pair, as for the rates of workers.
+const LEAN: f64 = 4.0;
+/// Weight left of a transfer after the next one of that pair: half after 14. A pair has fewer of them than a worker has first
+/// tokens.
+const PAIR_MEMORY: f64 = 0.95;
+/// A pair of which fewer transfers were seen may be slower than expected by this factor: links differ a hundredfold.
+const KNOWN: f64 = 2.0;
+const UNKNOWN: f64 = 16.0;
+/// How long after its last transfer a pair is forgotten. Chosen: a trial every few minutes costs little.
 const FORGOTTEN: Duration = Duration::from_secs(300);
 /// An ordinary prompt.
 const SPAN: f64 = 4_000.0;
+/// Pairs that are remembered; those that were seen least recently leave. All pairs of 64 workers, half a megabyte.
+const PAIRS_MAX: usize = 4_096;
+/// With more pairs the median is updated by ticks alone.
+const FEW_PAIRS: usize = 128;
+
+/// From where to whom KV cache comes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Way {
+    pub from: KvOrigin,
+    pub to: WorkerId,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KvOrigin {
+    Worker(WorkerId),
+    /// A store, by its number.
+    Store(u32),
+}
+
+impl Way {
+    pub fn between(from: WorkerId, to: WorkerId) -> Way {
+        Way { from: KvOrigin::Worker(from), to }
+    }
+
+    /// All members of a store are one class: with a fit for each, agents over a slow store waited twice as long for first tokens.
+    fn key(self) -> u64 {
+        match self.from {
+            KvOrigin::Worker(from) => (u64::from(from.0) + 1) << 32 | u64::from(self.to.0),
+            KvOrigin::Store(store) => store.into(),
+        }
+    }
+
+    fn touches(self, worker: WorkerId) -> bool {
+        match self.from {
+            KvOrigin::Worker(from) => from == worker || self.to == worker,
+            KvOrigin::Store(_) => false,
+        }
+    }
+}
 
 /// What a worker is to fetch, in tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -39,47 +87,82 @@ pub struct TransferTime {
     pub queue: f64,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Transfers {
+    /// The fleet's.
+    fit: LinearFit,
+    pairs: Recent<Pair>,
+    /// The last tick.
+    now: Instant,
+}
+
+/// What was seen between two workers.
+#[derive(Clone, Copy, Debug)]
+struct Pair {
+    way: Way,
     seen: LinearRegression,
     fit: LinearFit,
-    /// Whether any was observed since the last tick, and the last tick with one.
-    is_fresh: bool,
     learned_at: Instant,
 }
 
 impl Default for Transfers {
     fn default() -> Transfers {
-        let (seen, learned_at) = (LinearRegression::default(), Instant::ZERO);
-        Transfers { seen, fit: USUAL, is_fresh: false, learned_at }
+        Transfers { fit: USUAL, pairs: Recent::new(PAIRS_MAX), now: Instant::ZERO }
     }
 }
 
 impl Transfers {
-    pub(crate) fn seconds(&self, tokens: Tokens) -> f64 {
-        self.fit.at(tokens.0 as f64)
-    }
-
-    pub(crate) fn time(&self, fetches: Fetches, tokens: Tokens) -> TransferTime {
-        TransferTime { own: self.seconds(tokens), queue: self.fit.slope * fetches.promised.0 as f64 }
+    pub(crate) fn time(&self, way: Way, fetches: Fetches, tokens: Tokens) -> TransferTime {
+        let fit = self.pairs.peek(way.key()).map_or(self.fit, |it| it.fit);
+        TransferTime { own: fit.at(tokens.0 as f64), queue: fit.slope * fetches.promised.0 as f64 }
     }
 
     /// Forgets what was observed long ago. Where transfers look slow there are none, and only one could show that they are
     /// fast again.
     pub(crate) fn settle(&mut self, now: Instant) {
-        if std::mem::take(&mut self.is_fresh) {
-            self.learned_at = now;
-        } else if now.since(self.learned_at) >= FORGOTTEN {
-            *self = Transfers { learned_at: now, ..Transfers::default() };
+        self.now = now;
+        if !self.pairs.is_empty() {
+            self.pairs.retain(|it| now.since(it.learned_at) < FORGOTTEN);
+            self.fit = self.median();
         }
     }
 
+    /// A worker has left. Its number may become another's.
+    pub(crate) fn forget(&mut self, worker: WorkerId) {
+        self.pairs.retain(|it| !it.way.touches(worker));
+    }
+
     /// The tokens are those that came, and those before them on the same link.
-    pub(crate) fn learn(&mut self, tokens: Tokens, took: Duration) {
-        let tokens = tokens.0 as f64;
-        self.seen.learn(MEMORY, tokens, tame(took.as_secs_f64(), self.fit.at(tokens)));
-        self.fit = self.seen.fit(Lean { fit: USUAL, weight: USUAL_WEIGHT }, SPAN);
-        self.is_fresh = true;
+    pub(crate) fn learn(&mut self, way: Way, tokens: Tokens, took: Duration) {
+        let (tokens, took, learned_at) = (tokens.0 as f64, took.as_secs_f64(), self.now);
+        let new = Pair { way, seen: LinearRegression::default(), fit: self.fit, learned_at };
+        let mut pair = self.pairs.peek(way.key()).unwrap_or(new);
+        let expected = pair.fit.at(tokens);
+        let seconds = match pair.seen.weight < KNOWN {
+            true => tame(took, expected).max(took.min(UNKNOWN * expected)),
+            false => tame(took, expected),
+        };
+        pair.seen.learn(PAIR_MEMORY, tokens, seconds);
+        let fit = pair.seen.slowed(self.fit, LEAN * self.fit.at(SPAN));
+        pair.fit = pair.seen.fit(Lean { fit, weight: LEAN }, SPAN);
+        pair.learned_at = learned_at;
+        self.pairs.put(way.key(), pair);
+        if self.pairs.len() <= FEW_PAIRS {
+            self.fit = self.median();
+        }
+    }
+
+    /// The pair in the middle, the faster of two. The usual figures count as a pair, so that one stalled transfer does not
+    /// speak for a fleet of which nothing else is known.
+    fn median(&self) -> LinearFit {
+        let by_time = |fit: &LinearFit| (fit.at(SPAN), fit.base);
+        let mut fits: Vec<LinearFit> = self.pairs.iter().map(|it| it.1.fit).chain([USUAL]).collect();
+        let middle = (fits.len() - 1) / 2;
+        let (_, median, _) = fits.select_nth_unstable_by(middle, |one, other| {
+            let (one, other) = (by_time(one), by_time(other));
+            one.0.total_cmp(&other.0).then(one.1.total_cmp(&other.1))
+        });
+        *median
     }
 }
 
@@ -87,24 +170,99 @@ impl Transfers {
 mod tests {
     use super::*;
 
+    const WAY: Way = Way { from: KvOrigin::Worker(WorkerId(0)), to: WorkerId(1) };
+
+    fn way(from: u32, to: u32) -> Way {
+        Way::between(WorkerId(from), WorkerId(to))
+    }
+
+    impl Transfers {
+        fn seconds(&self, way: Way, tokens: u64) -> f64 {
+            self.time(way, Fetches::default(), Tokens(tokens)).own
+        }
+    }
+
+    /// So many transfers of different lengths, which take `base` and `slope` seconds.
+    fn teach(transfers: &mut Transfers, way: Way, rounds: u64, (base, slope): (f64, f64)) {
+        for round in 0..rounds {
+            let tokens = 500 + round % 7 * 1_500;
+            let took = Duration::from_secs_f64(base + tokens as f64 * slope);
+            transfers.learn(way, Tokens(tokens), took);
+        }
+    }
+
+    const FAST: (f64, f64) = (0.03, 5e-6);
+    const SLOW: (f64, f64) = (0.3, 80e-6);
+
     #[test]
     fn a_slow_link_is_learned_from_a_few_dozen_transfers() {
         let mut transfers = Transfers::default();
-        let truth = |tokens: u64| 0.3 + tokens as f64 * 80e-6;
-        for round in 0..60 {
-            let tokens = 500 + round % 7 * 1_500;
-            transfers.learn(Tokens(tokens), Duration::from_secs_f64(truth(tokens)));
-        }
+        teach(&mut transfers, WAY, 60, SLOW);
         for tokens in [1_000, 8_000] {
-            let (learned, truth) = (transfers.seconds(Tokens(tokens)), truth(tokens));
+            let (learned, truth) = (transfers.seconds(WAY, tokens), SLOW.0 + tokens as f64 * SLOW.1);
             assert!((learned / truth - 1.0).abs() < 0.15, "{tokens} tokens: {learned}, in truth {truth}");
         }
     }
 
     #[test]
+    fn a_slow_pair_does_not_spoil_the_fast_ones() {
+        let mut transfers = Transfers::default();
+        let slow = way(9, 1);
+        for _ in 0..20 {
+            (0..4).for_each(|from| teach(&mut transfers, way(from, 1), 2, FAST));
+            teach(&mut transfers, slow, 2, SLOW);
+        }
+        let truth = |(base, slope): (f64, f64)| base + 8_000.0 * slope;
+        for (pair, truth, why) in [
+            (way(0, 1), truth(FAST), "a fast pair"),
+            (way(7, 1), truth(FAST), "a pair that was never seen"),
+            (slow, truth(SLOW), "the slow pair"),
+        ] {
+            let learned = transfers.seconds(pair, 8_000);
+            assert!((learned / truth - 1.0).abs() < 0.25, "{why}: {learned}, in truth {truth}");
+        }
+    }
+
+    #[test]
+    fn where_all_pairs_are_slow_a_new_one_is_expected_to_be() {
+        let mut transfers = Transfers::default();
+        (0..16).for_each(|it| teach(&mut transfers, way(it, 20 + it), 4, SLOW));
+        let learned = transfers.seconds(way(3, 99), 8_000);
+        assert!(learned > 0.5 * (SLOW.0 + 8_000.0 * SLOW.1), "{learned}");
+    }
+
+    #[test]
+    fn a_fleet_whose_links_all_turn_slow_is_learned_pair_by_pair() {
+        let mut transfers = Transfers::default();
+        (0..8).for_each(|it| teach(&mut transfers, way(it, 20), 20, FAST));
+        teach(&mut transfers, way(3, 20), 30, SLOW);
+        let learned = transfers.seconds(way(3, 20), 8_000);
+        assert!(learned > 0.6, "{learned}");
+    }
+
+    #[test]
+    fn the_number_of_a_worker_that_left_begins_anew() {
+        let mut transfers = Transfers::default();
+        teach(&mut transfers, way(0, 1), 20, FAST);
+        teach(&mut transfers, way(5, 1), 20, SLOW);
+        teach(&mut transfers, way(1, 5), 20, SLOW);
+        transfers.forget(WorkerId(5));
+        for pair in [way(5, 1), way(1, 5)] {
+            assert_eq!(transfers.seconds(pair, 8_000), transfers.seconds(way(7, 7), 8_000));
+        }
+    }
+
+    #[test]
+    fn pairs_are_bounded() {
+        let mut transfers = Transfers::default();
+        (0..3 * PAIRS_MAX as u32).for_each(|it| teach(&mut transfers, way(it, it + 1), 1, FAST));
+        assert!(transfers.pairs.len() <= PAIRS_MAX);
+    }
+
+    #[test]
     fn what_the_link_carries_before_counts() {
         let fetches = Fetches { promised: Tokens(100_000), in_transit: Tokens::ZERO };
-        let time = Transfers::default().time(fetches, Tokens(8_000));
+        let time = Transfers::default().time(WAY, fetches, Tokens(8_000));
         assert_eq!(time.own, USUAL.at(8_000.0));
         assert_eq!(time.queue, USUAL.at(100_000.0) - USUAL.base);
     }
@@ -112,21 +270,32 @@ mod tests {
     #[test]
     fn a_slow_link_gets_another_chance_after_minutes_without_a_transfer() {
         let mut transfers = Transfers::default();
-        let usual = transfers.seconds(Tokens(4_000));
+        let usual = transfers.seconds(WAY, 4_000);
         let minute = |it: u64| Instant::from_millis(it * 60_000);
-        (0..20).for_each(|_| transfers.learn(Tokens(4_000), Duration::from_secs(9)));
+        (0..20).for_each(|_| transfers.learn(WAY, Tokens(4_000), Duration::from_secs(9)));
         transfers.settle(minute(1));
-        transfers.settle(minute(5));
-        assert!(transfers.seconds(Tokens(4_000)) > 1.0);
+        transfers.settle(minute(4));
+        assert!(transfers.seconds(WAY, 4_000) > 1.0);
         transfers.settle(minute(6));
-        assert_eq!(transfers.seconds(Tokens(4_000)), usual);
+        assert_eq!(transfers.seconds(WAY, 4_000), usual);
+    }
+
+    #[test]
+    fn a_slow_pair_gets_another_chance_while_others_go_on() {
+        let mut transfers = Transfers::default();
+        teach(&mut transfers, way(9, 1), 20, SLOW);
+        for minute in 1..7 {
+            teach(&mut transfers, WAY, 20, FAST);
+            transfers.settle(Instant::from_millis(minute * 60_000));
+        }
+        assert!(transfers.seconds(way(9, 1), 8_000) < 0.1, "{}", transfers.seconds(way(9, 1), 8_000));
     }
 
     #[test]
     fn one_stalled_transfer_does_not_end_all_of_them() {
         let mut transfers = Transfers::default();
-        (0..20).for_each(|_| transfers.learn(Tokens(2_000), Duration::from_millis(30)));
-        transfers.learn(Tokens(2_000), Duration::from_secs(60));
-        assert!(transfers.seconds(Tokens(2_000)) < 0.06, "{}", transfers.seconds(Tokens(2_000)));
+        (0..20).for_each(|_| transfers.learn(WAY, Tokens(2_000), Duration::from_millis(30)));
+        transfers.learn(WAY, Tokens(2_000), Duration::from_secs(60));
+        assert!(transfers.seconds(WAY, 2_000) < 0.06, "{}", transfers.seconds(WAY, 2_000));
     }
 }

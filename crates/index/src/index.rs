@@ -215,9 +215,13 @@ impl Index {
         }
     }
 
-    /// Records that the worker's engine, which serves `model`, has stored these blocks.
+    /// Records that the worker's engine, which serves `model`, has stored these blocks. What it wrote to a store that it
+    /// shares is none of its own.
     pub fn store(&mut self, id: WorkerId, model: &str, stored: &StoredBlocks<'_>) -> Applied {
         let mut applied = Applied::default();
+        if stored.tier == Tier::Shared {
+            return applied;
+        }
         self.store_with_children(id, model, stored, &mut applied);
         if let Some(Some(worker)) = self.workers.get_mut(id.index())
             && stored.tier == Tier::Gpu
@@ -236,6 +240,9 @@ impl Index {
     /// Records that the worker's engine has removed one copy of each of these blocks from the tier.
     pub fn remove(&mut self, id: WorkerId, names: &[u64], tier: Tier) -> Applied {
         let mut applied = Applied::default();
+        if tier == Tier::Shared {
+            return applied;
+        }
         if let Some(mut applier) = self.report_applier(id, &mut applied) {
             applier.remove(names, tier);
         }

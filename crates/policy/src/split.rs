@@ -11,11 +11,14 @@
 //! decode worker holds is not sent away, a busy prefill worker or link is not waited for, and a decode worker full of
 //! answers is spared a long prefill. There is no threshold.
 
+mod deflection;
+mod edpp;
 mod rule;
 
 use maitre_base::Tokens;
 
-pub use rule::{Prospect, PublishedRule, SplitRule};
+pub use edpp::LateSplits;
+pub use rule::{DecodeSide, PrefillSide, Prospect, PublishedRule, SplitRule};
 
 use crate::least_delay::{OTHERS, terms};
 use crate::{Ask, Candidate, Fetch, Pace};

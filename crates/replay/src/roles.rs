@@ -19,7 +19,8 @@ pub(super) fn args() -> Vec<Arg> {
             .value_parser(|text: &str| text.parse::<SplitRule>())
             .help(
                 "Which prompts go to prefill workers: price, always, never, or a published rule: threshold-TOKENS, \
-                 isl-bounding, prefill-load-TOKENS, isl-or-load-TOKENS, unmatched-TOKENS [default: `split` of the \
+                 isl-bounding, prefill-load-TOKENS, isl-or-load-TOKENS, unmatched-TOKENS, edpp-MILLISECONDS, \
+                 deflection-MILLISECONDS [default: `split` of the \
                  configuration]",
             ),
     ];

@@ -33,7 +33,7 @@ const FLEETS: [(&str, [usize; 3], f64); 5] = [
     ("1+7", [1, 7, 0], 17.0),
 ];
 
-const RULES: [&str; 10] = [
+const RULES: [&str; 12] = [
     "price",
     "always",
     "never",
@@ -44,6 +44,8 @@ const RULES: [&str; 10] = [
     "isl-or-load-32768",
     "unmatched-0",
     "unmatched-512",
+    "edpp-1000",
+    "deflection-50",
 ];
 
 const PROFILE: Profile = H100X2_32B;

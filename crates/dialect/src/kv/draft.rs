@@ -25,7 +25,7 @@ pub(super) struct Draft<'a> {
     extra_keys: Option<Reader<'a>>,
     group: Option<u64>,
     kind: Option<&'a [u8]>,
-    location: BlockLocation,
+    tier: Tier,
 }
 
 /// Which of the mandatory fields have been seen.
@@ -33,13 +33,6 @@ pub(super) struct Draft<'a> {
 struct Has {
     names: bool,
     tokens: bool,
-}
-
-/// Where blocks are; those in a shared store are skipped.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum BlockLocation {
-    Own(Tier),
-    Shared,
 }
 
 #[derive(Clone, Copy)]
@@ -138,7 +131,7 @@ impl<'a> Draft<'a> {
             extra_keys: None,
             group: None,
             kind: None,
-            location: BlockLocation::Own(Tier::Gpu),
+            tier: Tier::Gpu,
         }
     }
 
@@ -166,8 +159,8 @@ impl<'a> Draft<'a> {
             Field::Parent => self.parent = Some(read_name(reader)?),
             Field::BlockSize => self.block_tokens = reader.u32()?,
             Field::LoraId => self.lora_id = Some(read_name(reader)?),
-            Field::Medium => self.location = self.location.and(BlockLocation::of_medium(reader.text()?)),
-            Field::Locality => self.location = self.location.and(BlockLocation::of_locality(reader.text()?)),
+            Field::Medium => self.tier = self.tier.max(medium_tier(reader.text()?)),
+            Field::Locality => self.tier = self.tier.max(locality_tier(reader.text()?)),
             Field::LoraName => self.read_name_or_metadata(reader)?,
             Field::Salt => self.salt = Some(read_text(reader)?),
             Field::ExtraKeys => {
@@ -251,11 +244,10 @@ impl<'a> Draft<'a> {
             }
             (None, None) => true,
         };
-        match self.location {
-            BlockLocation::Own(tier) if is_full => return Some(tier),
-            BlockLocation::Own(_) => batch.skipped.groups += 1,
-            BlockLocation::Shared => batch.skipped.remote += 1,
+        if is_full {
+            return Some(self.tier);
         }
+        batch.skipped.groups += 1;
         batch.names.truncate(self.names_start);
         batch.tokens.truncate(self.tokens_start);
         None
@@ -343,41 +335,28 @@ impl Field {
     }
 }
 
-impl BlockLocation {
-    /// Connectors invent names, so parts of the name decide. An unknown name counts as the slowest tier, so
-    /// that it is never preferred to a tier known to be near.
-    fn of_medium(name: &[u8]) -> BlockLocation {
-        match name {
-            b"GPU" => return BlockLocation::Own(Tier::Gpu),
-            b"CPU" | b"CPU_PINNED" => return BlockLocation::Own(Tier::Cpu),
-            b"STORAGE" | b"DISK" => return BlockLocation::Own(Tier::Disk),
-            _ => {}
-        }
-        let name = name.to_ascii_lowercase();
-        let has =
-            |words: &[&str]| words.iter().any(|it| memchr::memmem::find(&name, it.as_bytes()).is_some());
-        match () {
-            () if has(&["external", "remote"]) => BlockLocation::Shared,
-            () if has(&["gpu", "cuda", "hbm"]) => BlockLocation::Own(Tier::Gpu),
-            () if has(&["cpu", "host", "ram"]) => BlockLocation::Own(Tier::Cpu),
-            () => BlockLocation::Own(Tier::Disk),
-        }
+/// Connectors invent names, so parts of the name decide. An unknown name counts as the slowest tier of a worker's own, so
+/// that it is never preferred to a tier known to be near.
+fn medium_tier(name: &[u8]) -> Tier {
+    match name {
+        b"GPU" => return Tier::Gpu,
+        b"CPU" | b"CPU_PINNED" => return Tier::Cpu,
+        b"STORAGE" | b"DISK" => return Tier::Disk,
+        _ => {}
     }
+    let name = name.to_ascii_lowercase();
+    let has = |words: &[&str]| words.iter().any(|it| memchr::memmem::find(&name, it.as_bytes()).is_some());
+    match () {
+        () if has(&["external", "remote"]) => Tier::Shared,
+        () if has(&["gpu", "cuda", "hbm"]) => Tier::Gpu,
+        () if has(&["cpu", "host", "ram"]) => Tier::Cpu,
+        () => Tier::Disk,
+    }
+}
 
-    fn of_locality(name: &[u8]) -> BlockLocation {
-        match name.eq_ignore_ascii_case(b"remote") {
-            true => BlockLocation::Shared,
-            false => BlockLocation::Own(Tier::Gpu),
-        }
-    }
-
-    /// Shared if either is shared; otherwise the farther tier, because a locality names no medium.
-    fn and(self, other: BlockLocation) -> BlockLocation {
-        match (self, other) {
-            (BlockLocation::Own(one), BlockLocation::Own(other)) => BlockLocation::Own(one.max(other)),
-            _ => BlockLocation::Shared,
-        }
-    }
+/// Whether blocks are shared. A locality names no medium: the farther tier of both counts.
+fn locality_tier(name: &[u8]) -> Tier {
+    if name.eq_ignore_ascii_case(b"remote") { Tier::Shared } else { Tier::Gpu }
 }
 
 fn read_names(reader: &mut Reader<'_>, names: &mut Vec<u64>) -> Result<(), Malformed> {

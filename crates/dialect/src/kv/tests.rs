@@ -303,15 +303,16 @@ fn media_of_any_name_map_to_a_tier() {
 }
 
 #[test]
-fn a_store_shared_by_all_workers_is_skipped() {
-    let remote = |events: u32| Skipped { remote: events, ..Skipped::default() };
+fn a_store_shared_by_all_workers_is_a_tier_of_its_own() {
     for (key, value) in [("medium", "EXTERNAL"), ("medium", "RemoteBackend"), ("locality", "REMOTE")] {
-        let pairs = [(key, text(value))];
-        check_skipped(vec![stored(&pairs)], remote(1));
-        check_skipped(vec![stored(&[("medium", text("STORAGE")), pairs[0].clone()])], remote(1));
-        let removed =
-            Map(vec![("type", text("BlockRemoved")), ("block_hashes", ints(&[1])), pairs[0].clone()]);
-        check_skipped(vec![removed.clone(), removed], remote(2));
+        let pair = (key, text(value));
+        check_stored(std::slice::from_ref(&pair), StoredBlocks { tier: Tier::Shared, ..TWO });
+        check_stored(
+            &[("medium", text("STORAGE")), pair.clone()],
+            StoredBlocks { tier: Tier::Shared, ..TWO },
+        );
+        let removed = Map(vec![("type", text("BlockRemoved")), ("block_hashes", ints(&[1])), pair]);
+        check(&payload(vec![removed]), &[KvEvent::Removed { names: &[1], tier: Tier::Shared }]);
     }
 }
 
@@ -573,7 +574,7 @@ proptest! {
         let names: usize = events.iter().map(written_names).sum();
         let tokens: usize = events.iter().map(written_tokens).sum();
         prop_assert_eq!((batch.names.len(), batch.tokens.len()), (names, tokens));
-        prop_assert_eq!(batch.records.len() + batch.skipped().remote as usize, events.len());
+        prop_assert_eq!(batch.records.len(), events.len());
     }
 
     #[test]
@@ -610,20 +611,17 @@ proptest! {
 
 /// The names and tokens that an event should add to a batch.
 fn counted(event: &Value, key: &str, position: usize) -> usize {
-    let (tag, field, shared) = match event {
+    let (tag, field) = match event {
         Map(pairs) => {
             let of = |key: &str| pairs.iter().find(|it| it.0 == key).map(|it| &it.1);
-            (of("type"), of(key), of("medium"))
+            (of("type"), of(key))
         }
-        Array(values) => {
-            let medium = if values.len() > 3 { values.get(6) } else { values.get(2) };
-            (values.first(), values.get(position), medium)
-        }
+        Array(values) => (values.first(), values.get(position)),
         _ => unreachable!(),
     };
-    let is = |value: Option<&Value>, word: &str| matches!(value, Some(Value::Text(it)) if it == word);
+    let is_cleared = matches!(tag, Some(Value::Text(it)) if it == "AllBlocksCleared");
     match field {
-        Some(Array(values)) if !is(tag, "AllBlocksCleared") && !is(shared, "EXTERNAL") => values.len(),
+        Some(Array(values)) if !is_cleared => values.len(),
         _ => 0,
     }
 }

@@ -375,7 +375,12 @@ impl Parts {
             attempt.progress = Some(StreamProgress { at: now, pieces: 1, requests, prefilled });
             let took = now.since(attempt.placed_at);
             match (attempt.prefill_leg.as_deref(), attempt.pull) {
-                (Some(leg), _) => self.learn_transfer(now, worker, leg),
+                (Some(leg), _) => {
+                    if let Some(deadline) = self.settings.split.first_token_deadline() {
+                        self.placer.late_splits.learn(now.since(leg.placed_at), deadline);
+                    }
+                    self.learn_transfer(now, worker, leg);
+                }
                 (None, Some(pull)) => self.learn_pull(now, attempt, pull),
                 (None, None) => self.fleet.learn_first_token(now, worker, attempt.prefill_ahead, took),
             }

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use maitre_base::{Instant, Promise, RequestId, Tokens, WorkerId};
 use maitre_fleet::WorkerSnapshot;
+use maitre_fleet::transfers::Way;
 use maitre_policy::Fetch;
 
 use super::Parts;
@@ -72,10 +73,11 @@ impl Parts {
         let Some(worker) = self.fleet.worker(attempt.worker) else { return };
         let computed = worker.rates.prefill.at(attempt.prefill_ahead as f64);
         let took = now.since(attempt.placed_at).saturating_sub(Duration::from_secs_f64(computed));
-        let tokens = pull.tokens + pull.before;
-        match pull.source {
-            Some(source) => self.fleet.learn_pull(now, source, tokens, took),
-            None => self.fleet.learn_load(tokens, took),
-        }
+        let to = attempt.worker;
+        let way = match pull.source {
+            Some(source) => Way::between(source, to),
+            None => self.cache.way_from_store(to),
+        };
+        self.fleet.learn_pull(now, way, pull.tokens + pull.before, took);
     }
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 use maitre_base::{Instant, PrefillAnswer, RequestId, Tokens, WorkerId};
 use maitre_fleet::Evidence;
 use maitre_fleet::estimate::Counted;
+use maitre_fleet::transfers::Way;
 
 use super::{Brain, Parts};
 use crate::cache::PromptChain;
@@ -118,7 +119,8 @@ impl Parts {
             // A step of its own is part of every first token.
             let floor = self.fleet.worker(worker).map_or(0.0, |it| it.rates.prefill.base);
             let took = now.since(answered).saturating_sub(Duration::from_secs_f64(floor));
-            self.fleet.learn_transfer(leg.fetched_before + leg.fetches, took);
+            let way = Way::between(leg.worker, worker);
+            self.fleet.learn_transfer(way, leg.fetched_before + leg.fetches, took);
         }
     }
 
@@ -128,7 +130,10 @@ impl Parts {
         let transfer = match leg.answer {
             PrefillAnswer::Computed => 0.0,
             // Both grow with the prompt and cannot be told apart: the transfer takes what it usually does.
-            PrefillAnswer::Fetched => self.fleet.transfer_time(decodes, leg.fetches).own,
+            PrefillAnswer::Fetched => {
+                let way = Way::between(leg.worker, decodes);
+                self.fleet.transfer_time(way, leg.fetches).own
+            }
         };
         let took = took.saturating_sub(Duration::from_secs_f64(transfer));
         self.fleet.learn_first_token(now, leg.worker, leg.prefill_ahead, took);

@@ -4,10 +4,14 @@
 //! A store is predicted as the cache of a worker without KV events is: what its members compute is in it, and the counts of
 //! cached tokens in their answers tell how much it keeps. Unlike a prediction for a worker, one for a store is made when the
 //! prompt is computed: until then nobody can load it.
+//!
+//! Engines may also report what they write to a store and what it evicts. Those events count beside the predictions. Once all
+//! members report, and none has gaps, a prediction that nobody confirms is dropped, as for a worker. A store keeps one copy of a
+//! block, however many members have written it.
 
-use maitre_base::WorkerId;
+use maitre_base::{Instant, StoredBlocks, Tier, WorkerId};
 use maitre_index::prefix::Unit;
-use maitre_index::{Chain, Index, IndexSettings};
+use maitre_index::{CacheSource, Chain, Index, IndexSettings};
 
 use super::PromptChain;
 use super::prediction::{PromptEvent, found_blocks};
@@ -32,7 +36,17 @@ pub(super) struct Stores {
     settings: IndexSettings,
     indexes: Option<Box<StoreIndexes>>,
     /// By worker id.
-    of: Vec<Option<StoreId>>,
+    members: Vec<Member>,
+}
+
+/// One worker.
+#[derive(Clone, Copy, Debug, Default)]
+struct Member {
+    store: Option<StoreId>,
+    /// What is known of its KV events.
+    source: CacheSource,
+    /// Whether it has reported blocks of the store.
+    reports: bool,
 }
 
 #[derive(Debug)]
@@ -47,27 +61,95 @@ impl Stores {
     pub(super) fn new(settings: IndexSettings) -> Stores {
         // As much as for the workers' own words.
         let settings = IndexSettings { budget_bytes: settings.budget_bytes / 4, ..settings };
-        Stores { settings, indexes: None, of: Vec::new() }
+        Stores { settings, indexes: None, members: Vec::new() }
     }
 
     /// The store that this worker shares.
     pub(super) fn of(&self, worker: WorkerId) -> Option<StoreId> {
-        self.of.get(worker.index()).copied().flatten()
+        self.members.get(worker.index())?.store
     }
 
     pub(super) fn set(&mut self, worker: WorkerId, store: Option<StoreId>) {
         if self.of(worker) == store {
             return;
         }
-        let workers = self.of.len().max(worker.index() + 1);
-        self.of.resize(workers, None);
-        let before = std::mem::replace(&mut self.of[worker.index()], store);
+        let member = self.member(worker);
+        let before = member.store;
+        (member.store, member.reports) = (store, false);
         if let Some(store) = store {
             self.join(store);
+            self.find_source(store);
         }
+        let Some(left) = before else { return };
         // A store without members may be another one when it comes back.
-        if let Some(left) = before.filter(|it| !self.of.contains(&Some(*it))) {
-            self.leave(left);
+        match self.members.iter().any(|it| it.store == Some(left)) {
+            true => self.find_source(left),
+            false => self.leave(left),
+        }
+    }
+
+    fn member(&mut self, worker: WorkerId) -> &mut Member {
+        let workers = self.members.len().max(worker.index() + 1);
+        self.members.resize(workers, Member::default());
+        &mut self.members[worker.index()]
+    }
+
+    // KV events.
+
+    /// A member has written these blocks.
+    pub(super) fn stored(&mut self, worker: WorkerId, model: &str, blocks: &StoredBlocks<'_>) {
+        let Some(store) = self.reported_by(worker) else { return };
+        // Without tokens they are only known to be there, which the first event about them has said.
+        if let (Some(indexes), false) = (&mut self.indexes, blocks.tokens.is_empty()) {
+            indexes.tokens.remove(store.place(), blocks.names, Tier::Gpu);
+            indexes.tokens.store(store.place(), model, &StoredBlocks { tier: Tier::Gpu, ..*blocks });
+        }
+    }
+
+    /// The store has lost these blocks.
+    pub(super) fn removed(&mut self, worker: WorkerId, names: &[u64]) {
+        let Some(store) = self.reported_by(worker) else { return };
+        if let Some(indexes) = &mut self.indexes {
+            indexes.tokens.remove(store.place(), names, Tier::Gpu);
+        }
+    }
+
+    fn reported_by(&mut self, worker: WorkerId) -> Option<StoreId> {
+        let store = self.of(worker)?;
+        if !std::mem::replace(&mut self.member(worker).reports, true) {
+            self.find_source(store);
+        }
+        Some(store)
+    }
+
+    /// The trust in a worker's KV events has changed.
+    pub(super) fn set_source(&mut self, worker: WorkerId, source: CacheSource) {
+        self.member(worker).source = source;
+        if let Some(store) = self.of(worker) {
+            self.find_source(store);
+        }
+    }
+
+    /// Events of a member are missing: some of them may have been removals.
+    pub(super) fn reports_lost(&mut self, worker: WorkerId) {
+        if let (Some(store), Some(indexes)) = (self.of(worker), &mut self.indexes) {
+            indexes.tokens.doubt_reported(store.place());
+        }
+    }
+
+    /// Predictions that reports should have confirmed are dropped.
+    pub(super) fn tick(&mut self, now: Instant) {
+        if let Some(indexes) = &mut self.indexes {
+            indexes.tokens.tick(now);
+        }
+    }
+
+    fn find_source(&mut self, store: StoreId) {
+        let is_complete = |it: &Member| it.reports && it.source == CacheSource::Reported;
+        let are_complete = self.members.iter().filter(|it| it.store == Some(store)).all(is_complete);
+        let source = if are_complete { CacheSource::Reported } else { CacheSource::Predicted };
+        if let Some(indexes) = &mut self.indexes {
+            indexes.tokens.set_source(store.place(), source);
         }
     }
 

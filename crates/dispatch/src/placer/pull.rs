@@ -7,7 +7,7 @@
 
 use maitre_base::{RequestId, Tokens, WorkerId};
 use maitre_fleet::WorkerSnapshot;
-use maitre_fleet::transfers::TransferTime;
+use maitre_fleet::transfers::{TransferTime, Way};
 use maitre_policy::{Fetch, least_delay};
 
 use super::{Query, World, pace};
@@ -60,7 +60,8 @@ impl PullSurvey {
 }
 
 fn load(world: &World<'_>, snapshot: &WorkerSnapshot, tokens: Tokens) -> Fetch {
-    let TransferTime { own, queue } = world.fleet.load_time(snapshot.worker, tokens);
+    let TransferTime { own, queue } =
+        world.fleet.pull_time(world.cache.way_from_store(snapshot.worker), tokens);
     Fetch { tokens, seconds: own + queue, from: None }
 }
 
@@ -69,7 +70,8 @@ fn pull(world: &World<'_>, snapshot: &WorkerSnapshot, (source, held): (PullSourc
     if tokens == Tokens::ZERO || !world.fleet.may_pull(world.now, snapshot.worker) {
         return Fetch::default();
     }
-    let TransferTime { own, queue } = world.fleet.pull_time(snapshot.worker, tokens);
+    let way = Way::between(source.worker, snapshot.worker);
+    let TransferTime { own, queue } = world.fleet.pull_time(way, tokens);
     let fetch = Fetch { tokens, seconds: own + queue, from: Some(source.worker) };
     let pace = pace(snapshot.prefill, snapshot.decode);
     match least_delay::pays(fetch, &pace, snapshot.promised, snapshot.requests) {

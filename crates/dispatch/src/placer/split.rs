@@ -2,8 +2,10 @@
 
 use maitre_base::{HandoffStyle, PrefillAnswer, Promise, Tokens, WorkerId};
 use maitre_fleet::WorkerSnapshot;
-use maitre_fleet::transfers::TransferTime;
-use maitre_policy::split::{Handover, Prospect, decode_price, lacks, prefill_price, whole_price};
+use maitre_fleet::transfers::{TransferTime, Way};
+use maitre_policy::split::{
+    DecodeSide, Handover, PrefillSide, Prospect, decode_price, lacks, prefill_price, whole_price,
+};
 use maitre_policy::{Candidate, Pick, least_delay};
 
 use super::survey::{Beliefs, Opening, Survey};
@@ -29,6 +31,9 @@ pub(crate) struct Split {
     /// What both ways cost, in seconds.
     pub(crate) here: f64,
     pub(crate) elsewhere: f64,
+    sides: (DecodeSide, PrefillSide),
+    /// Seconds until the KV cache has come.
+    transfer: f64,
 }
 
 /// A worker that prefills for another, and what both ways would cost, in seconds.
@@ -55,8 +60,11 @@ impl Split {
 
     /// What a rule decides by.
     pub(super) fn prospect(&self, prompt: Tokens) -> Prospect {
-        let Split { here, elsewhere, fetches, prefill, .. } = *self;
-        Prospect { here, elsewhere, prompt, lacks: fetches, prefill_ahead: prefill.ahead }
+        let Split { here, elsewhere, fetches, prefill, sides, transfer, .. } = *self;
+        let (lacks, prefill_ahead) = (fetches, prefill.ahead);
+        let (decode, prefill) = sides;
+        let prospect = Prospect { here, elsewhere, prompt, lacks, prefill_ahead, ..Prospect::default() };
+        Prospect { decode, prefill, transfer, ..prospect }
     }
 
     pub(crate) fn choice(&self) -> PrefillChoice {
@@ -75,17 +83,36 @@ pub(crate) struct PrefillPick {
     pub(crate) ahead: u64,
 }
 
-/// The cheapest prefill worker of a style.
+/// Prefill workers of a style for which each decode worker is priced. Chosen: enough that one with a slow link to a decode
+/// worker has others beside it, and few, because all pairs are priced.
+const PREFILL_PICKS: usize = 4;
+
+/// A cheap prefill worker of a style.
 #[derive(Clone, Copy, Debug)]
 struct PricedPrefill {
     pick: PrefillPick,
     price: f64,
-    /// Until the prompt is computed.
+    /// Until the prompt is computed, of which so long others are.
     seconds: f64,
+    wait: f64,
 }
 
-/// By the place of a style among all.
-type PrefillByStyle = [Option<PricedPrefill>; HandoffStyle::ALL.len()];
+/// By the place of a style among all: the cheapest, in order.
+type PrefillByStyle = [[Option<PricedPrefill>; PREFILL_PICKS]; HandoffStyle::ALL.len()];
+
+/// Keeps the cheapest in order; of equals, those that came first.
+fn keep_cheapest(cheapest: &mut [Option<PricedPrefill>; PREFILL_PICKS], mut new: PricedPrefill) {
+    for place in cheapest {
+        match place {
+            Some(it) if it.price <= new.price => {}
+            Some(it) => std::mem::swap(it, &mut new),
+            None => {
+                *place = Some(new);
+                return;
+            }
+        }
+    }
+}
 
 /// Who may answer a request that is split.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -118,7 +145,7 @@ impl PrefillSurvey {
         }
     }
 
-    /// The cheapest prefill worker of each style.
+    /// The cheapest prefill workers of each style.
     fn cheapest(&self, world: &World<'_>, query: &Query<'_>, beliefs: Beliefs<'_>) -> PrefillByStyle {
         let mut cheapest = PrefillByStyle::default();
         for (place, snapshot) in self.snapshots.iter().enumerate() {
@@ -127,7 +154,7 @@ impl PrefillSurvey {
             let price = prefill_price(query.ask, &candidate);
             let handoff = world.fleet.handoff(snapshot.worker);
             let best = &mut cheapest[handoff.style as usize];
-            if best.is_some_and(|it| it.price <= price) {
+            if best.iter().all(|it| it.is_some_and(|it| it.price <= price)) {
                 continue;
             }
             let prefill = query.ask.prefill - held.tokens;
@@ -137,7 +164,8 @@ impl PrefillSurvey {
             let (worker, key, answer) = (snapshot.worker, snapshot.key, handoff.answer);
             let pick = PrefillPick { worker, answer, key, promise, ahead };
             let seconds = least_delay::first_token(query.ask, &candidate);
-            *best = Some(PricedPrefill { pick, price, seconds });
+            let wait = snapshot.wait_seconds;
+            keep_cheapest(best, PricedPrefill { pick, price, seconds, wait });
         }
         cheapest
     }
@@ -154,12 +182,18 @@ impl PrefillSurvey {
         let picked_candidate = &survey.candidates[picked.pick.index];
         let is_dependent = world.fleet.handoff(picked_candidate.worker).needs_partner;
         let here = if is_dependent { f64::INFINITY } else { whole_price(query.ask, picked_candidate) };
+        let transfer = |prefill: &PricedPrefill, candidate: &Candidate| {
+            let way = Way::between(prefill.pick.worker, candidate.worker);
+            world.fleet.transfer_time(way, lacks(query.ask, candidate))
+        };
         let price = |candidate: &Candidate| {
-            let prefill = cheapest[world.fleet.handoff(candidate.worker).style as usize]?;
-            let TransferTime { own, queue } =
-                world.fleet.transfer_time(candidate.worker, lacks(query.ask, candidate));
-            let handover = Handover { prefilled: prefill.seconds, transfer: own, queue };
-            Some((prefill, prefill.price + decode_price(query.ask, candidate, handover)))
+            let partners = &cheapest[world.fleet.handoff(candidate.worker).style as usize];
+            let priced = partners.iter().flatten().map(|prefill| {
+                let TransferTime { own, queue } = transfer(prefill, candidate);
+                let handover = Handover { prefilled: prefill.seconds, transfer: own, queue };
+                (*prefill, prefill.price + decode_price(query.ask, candidate, handover))
+            });
+            priced.min_by(|one, other| one.1.total_cmp(&other.1))
         };
         let may_answer = |&(index, candidate): &(usize, &Candidate)| {
             let is_picked = index == picked.pick.index;
@@ -171,7 +205,7 @@ impl PrefillSurvey {
             .filter(may_answer)
             .filter_map(|(index, it)| Some((index, it, price(it)?)))
             .min_by(|one, other| one.2.1.total_cmp(&other.2.1))?;
-        let fetch = world.fleet.transfer_time(candidate.worker, lacks(query.ask, candidate));
+        let fetch = transfer(&prefill, candidate);
         let first_token = prefill.seconds + fetch.queue + fetch.own + candidate.pace.floor;
         let is_late = query.deadline.is_some_and(|it| it.since(world.now).as_secs_f64() < first_token);
         if is_late && !is_dependent {
@@ -184,6 +218,25 @@ impl PrefillSurvey {
             fetches: lacks(query.ask, candidate),
             here,
             elsewhere,
+            sides: (decode_side(query, candidate), prefill.side()),
+            transfer: fetch.own + fetch.queue,
         })
+    }
+}
+
+impl PricedPrefill {
+    fn side(&self) -> PrefillSide {
+        PrefillSide { wait: self.wait, prefill: (self.seconds - self.wait).max(0.0) }
+    }
+}
+
+fn decode_side(query: &Query<'_>, candidate: &Candidate) -> DecodeSide {
+    let pace = candidate.pace;
+    DecodeSide {
+        wait: candidate.wait_seconds,
+        requests: candidate.requests,
+        step: pace.step + pace.step_request * f64::from(candidate.requests),
+        step_token: pace.prefill_token,
+        prefill: pace.prefill_token * lacks(query.ask, candidate).0 as f64,
     }
 }

@@ -6,7 +6,7 @@ use maitre_base::{Instant, Tokens, WorkerId};
 
 use super::Fleet;
 use crate::pulls::{PullWatch, Pulls};
-use crate::transfers::{Fetches, TransferTime};
+use crate::transfers::{KvOrigin, TransferTime, Way};
 use crate::worker::Worker;
 
 impl Fleet {
@@ -42,19 +42,13 @@ impl Fleet {
         self.worker_mut(worker)?.pulls.as_mut()
     }
 
-    /// How long this worker would take to pull the KV cache of so many tokens.
-    pub fn pull_time(&self, worker: WorkerId, tokens: Tokens) -> TransferTime {
-        self.pull_times.time(self.worker(worker).map_or_else(Fetches::default, |it| it.fetches), tokens)
-    }
-
-    /// How long this worker would take to load the KV cache of so many tokens from a store that it shares.
-    pub fn load_time(&self, worker: WorkerId, tokens: Tokens) -> TransferTime {
-        self.load_times.time(self.worker(worker).map_or_else(Fetches::default, |it| it.fetches), tokens)
-    }
-
-    /// So many tokens, with those before them on the same link, were loaded from a store.
-    pub fn learn_load(&mut self, tokens: Tokens, took: Duration) {
-        self.load_times.learn(tokens, took);
+    /// How long a worker would take to pull the KV cache of so many tokens, or to load it from a store that it shares.
+    pub fn pull_time(&self, way: Way, tokens: Tokens) -> TransferTime {
+        let times = match way.from {
+            KvOrigin::Worker(_) => &self.pull_times,
+            KvOrigin::Store(_) => &self.load_times,
+        };
+        times.time(way, self.fetches(way), tokens)
     }
 
     /// A worker is to pull so many tokens from another, or to load them from a store. Returns how many are before them on its link.
@@ -74,12 +68,15 @@ impl Fleet {
         self.end_fetch(worker, tokens, true);
     }
 
-    /// So many tokens, with those before them on the same link, were pulled from this worker.
-    pub fn learn_pull(&mut self, now: Instant, source: WorkerId, tokens: Tokens, took: Duration) {
+    /// So many tokens, with those before them on the same link, were pulled from another worker or loaded from a store.
+    pub fn learn_pull(&mut self, now: Instant, way: Way, tokens: Tokens, took: Duration) {
+        let KvOrigin::Worker(source) = way.from else {
+            return self.load_times.learn(way, tokens, took);
+        };
         if let Some(it) = self.pulls_of_mut(source) {
             it.proven = Some(now);
         }
-        self.pull_times.learn(tokens, took);
+        self.pull_times.learn(way, tokens, took);
     }
 
     /// This worker could not pull from that one in time. Either may be at fault.
@@ -99,6 +96,7 @@ mod tests {
 
     const ONE: WorkerId = WorkerId(0);
     const OTHER: WorkerId = WorkerId(1);
+    const WAY: Way = Way { from: KvOrigin::Worker(OTHER), to: ONE };
 
     fn pair() -> Fleet {
         let mut fleet = Fleet::default();
@@ -134,7 +132,7 @@ mod tests {
         assert!(!is_source(&fleet, 0, PullWatch::Nothing));
         fleet.begin_pull(ONE, Some(OTHER), Tokens(1_000));
         assert!(!is_source(&fleet, 0, PullWatch::FirstToken));
-        fleet.learn_pull(seconds(1), OTHER, Tokens(1_000), Duration::from_millis(50));
+        fleet.learn_pull(seconds(1), WAY, Tokens(1_000), Duration::from_millis(50));
         assert!(is_source(&fleet, 1, PullWatch::Nothing));
         assert!(!is_source(&fleet, 61, PullWatch::Nothing), "proven too long ago");
         fleet.end_pull(ONE, Some(OTHER), Tokens(1_000));
@@ -144,7 +142,7 @@ mod tests {
     #[test]
     fn after_a_failed_pull_both_rest_for_a_minute() {
         let mut fleet = pair();
-        fleet.learn_pull(seconds(1), OTHER, Tokens(1_000), Duration::from_millis(50));
+        fleet.learn_pull(seconds(1), WAY, Tokens(1_000), Duration::from_millis(50));
         fleet.pull_failed(seconds(2), ONE, OTHER);
         for at in [2, 61] {
             assert!(!fleet.is_source(seconds(at), OTHER, PullWatch::FirstToken), "{at} s");
@@ -158,13 +156,13 @@ mod tests {
     #[test]
     fn what_is_being_pulled_waits_on_the_link() {
         let mut fleet = pair();
-        let idle = fleet.pull_time(ONE, Tokens(8_000));
+        let idle = fleet.pull_time(WAY, Tokens(8_000));
         assert_eq!(idle.queue, 0.0);
         assert_eq!(fleet.begin_pull(ONE, Some(OTHER), Tokens(10_000)), Tokens::ZERO);
         assert_eq!(fleet.begin_pull(ONE, Some(OTHER), Tokens(5_000)), Tokens(10_000));
-        assert!(fleet.pull_time(ONE, Tokens(8_000)).queue > 0.0);
+        assert!(fleet.pull_time(WAY, Tokens(8_000)).queue > 0.0);
         fleet.end_pull(ONE, Some(OTHER), Tokens(10_000));
         fleet.end_pull(ONE, Some(OTHER), Tokens(5_000));
-        assert_eq!(fleet.pull_time(ONE, Tokens(8_000)), idle);
+        assert_eq!(fleet.pull_time(WAY, Tokens(8_000)), idle);
     }
 }

@@ -7,7 +7,7 @@ use maitre_base::{Handoff, Instant, Role, Tokens, WorkerId};
 use super::{Fleet, WorkerSnapshot};
 use crate::barred::Barred;
 use crate::model::Wanted;
-use crate::transfers::{Fetches, TransferTime};
+use crate::transfers::{Fetches, TransferTime, Transfers, Way};
 use crate::worker::Worker;
 
 /// How long a worker prefills for nobody after another could not fetch from it. Chosen: a failed transfer can take as long.
@@ -99,9 +99,22 @@ impl Fleet {
         }
     }
 
-    /// How long this worker would take to fetch the KV cache of so many tokens.
-    pub fn transfer_time(&self, worker: WorkerId, tokens: Tokens) -> TransferTime {
-        self.transfers.time(self.worker(worker).map_or_else(Fetches::default, |it| it.fetches), tokens)
+    /// How long one worker would take to fetch the KV cache of so many tokens from the one that prefilled them.
+    pub fn transfer_time(&self, way: Way, tokens: Tokens) -> TransferTime {
+        self.transfers.time(way, self.fetches(way), tokens)
+    }
+
+    /// What is to come to the worker at the end of this way.
+    pub(super) fn fetches(&self, way: Way) -> Fetches {
+        self.worker(way.to).map_or_else(Fetches::default, |it| it.fetches)
+    }
+
+    pub(super) fn all_transfers(&mut self) -> [&mut Transfers; 3] {
+        [&mut self.transfers, &mut self.pull_times, &mut self.load_times]
+    }
+
+    pub(super) fn forget_ways(&mut self, worker: WorkerId) {
+        self.all_transfers().into_iter().for_each(|it| it.forget(worker));
     }
 
     /// This worker is to fetch so many tokens.
@@ -130,7 +143,7 @@ impl Fleet {
     }
 
     /// The KV cache of so many tokens, with those before them on the same link, was fetched.
-    pub fn learn_transfer(&mut self, tokens: Tokens, took: Duration) {
-        self.transfers.learn(tokens, took);
+    pub fn learn_transfer(&mut self, way: Way, tokens: Tokens, took: Duration) {
+        self.transfers.learn(way, tokens, took);
     }
 }

@@ -2,8 +2,12 @@
 
 use std::fmt;
 use std::str::FromStr;
+use std::time::Duration;
 
 use maitre_base::Tokens;
+
+use super::deflection;
+use super::edpp::{self, LateSplits};
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SplitRule {
@@ -31,6 +35,10 @@ pub enum PublishedRule {
     IslOrLoad(u32),
     /// TensorRT-LLM: where the decode worker holds nothing, or lacks more tokens.
     Unmatched(u32),
+    /// llm-d's research: while it shrinks the queues. With the deadline of a first token in milliseconds.
+    Edpp(u32),
+    /// Where the decode worker would be later, without making its answers wait longer than this, in milliseconds.
+    Deflection(u32),
 }
 
 /// Dynamo's defaults: a prompt stays if fewer tokens are lacking, and a smaller part of it.
@@ -38,7 +46,7 @@ const ISL_TOKENS: u64 = 2_048;
 const ISL_RATIO: f64 = 0.7;
 
 /// A request that could be split, as a rule sees it.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Prospect {
     /// What both ways cost, in seconds.
     pub here: f64,
@@ -48,9 +56,42 @@ pub struct Prospect {
     pub lacks: Tokens,
     /// Tokens to prefill at the prefill worker before those of this request.
     pub prefill_ahead: u64,
+    pub decode: DecodeSide,
+    pub prefill: PrefillSide,
+    /// Until the KV cache has come, in seconds.
+    pub transfer: f64,
+    pub late: LateSplits,
+}
+
+/// The worker that would answer, in seconds.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct DecodeSide {
+    /// Of prefill that is promised there.
+    pub wait: f64,
+    pub requests: u32,
+    /// Of a step with those requests, and of each token prefilled in it.
+    pub step: f64,
+    pub step_token: f64,
+    /// To compute what it lacks of the prompt.
+    pub prefill: f64,
+}
+
+/// The worker that would prefill, in seconds.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct PrefillSide {
+    pub wait: f64,
+    pub prefill: f64,
 }
 
 impl SplitRule {
+    /// When a first token of a split request is late, where the rule goes by that.
+    pub fn first_token_deadline(self) -> Option<Duration> {
+        match self {
+            SplitRule::Published(PublishedRule::Edpp(millis)) => Some(Duration::from_millis(millis.into())),
+            _ => None,
+        }
+    }
+
     pub fn splits(self, prospect: &Prospect) -> bool {
         match self {
             SplitRule::Price => prospect.elsewhere < prospect.here,
@@ -72,13 +113,17 @@ impl PublishedRule {
             PublishedRule::PrefillLoad(busy) => is_free(busy),
             PublishedRule::IslOrLoad(busy) => is_long && is_free(busy),
             PublishedRule::Unmatched(tokens) => lacks == prompt || lacks > u64::from(tokens),
+            PublishedRule::Edpp(_) => edpp::splits(prospect),
+            PublishedRule::Deflection(millis) => {
+                deflection::splits(prospect, Duration::from_millis(millis.into()))
+            }
         }
     }
 }
 
 impl fmt::Display for SplitRule {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        use PublishedRule::{IslBounding, IslOrLoad, PrefillLoad, Threshold, Unmatched};
+        use PublishedRule::{Deflection, Edpp, IslBounding, IslOrLoad, PrefillLoad, Threshold, Unmatched};
         match self {
             SplitRule::Price => out.pad("price"),
             SplitRule::Always => out.pad("always"),
@@ -88,6 +133,8 @@ impl fmt::Display for SplitRule {
             SplitRule::Published(PrefillLoad(tokens)) => write!(out, "prefill-load-{tokens}"),
             SplitRule::Published(IslOrLoad(tokens)) => write!(out, "isl-or-load-{tokens}"),
             SplitRule::Published(Unmatched(tokens)) => write!(out, "unmatched-{tokens}"),
+            SplitRule::Published(Edpp(millis)) => write!(out, "edpp-{millis}"),
+            SplitRule::Published(Deflection(millis)) => write!(out, "deflection-{millis}"),
         }
     }
 }
@@ -106,10 +153,13 @@ impl FromStr for SplitRule {
             (_, Some(("prefill-load", tokens))) => SplitRule::Published(PublishedRule::PrefillLoad(tokens)),
             (_, Some(("isl-or-load", tokens))) => SplitRule::Published(PublishedRule::IslOrLoad(tokens)),
             (_, Some(("unmatched", tokens))) => SplitRule::Published(PublishedRule::Unmatched(tokens)),
+            (_, Some(("edpp", millis))) => SplitRule::Published(PublishedRule::Edpp(millis)),
+            (_, Some(("deflection", millis))) => SplitRule::Published(PublishedRule::Deflection(millis)),
             _ => {
                 return Err(format!(
                     "no rule is called \"{text}\"; known: price, always, never, threshold-TOKENS, isl-bounding, \
-                     prefill-load-TOKENS, isl-or-load-TOKENS, unmatched-TOKENS"
+                     prefill-load-TOKENS, isl-or-load-TOKENS, unmatched-TOKENS, edpp-MILLISECONDS, \
+                     deflection-MILLISECONDS"
                 ));
             }
         })
@@ -126,7 +176,8 @@ mod tests {
         let rule: SplitRule = rule.parse().unwrap();
         for &((prompt, lacks, prefill_ahead), expected) in rows {
             let (prompt, lacks) = (Tokens(prompt), Tokens(lacks));
-            let prospect = Prospect { here: 1.0, elsewhere: 2.0, prompt, lacks, prefill_ahead };
+            let (here, elsewhere) = (1.0, 2.0);
+            let prospect = Prospect { here, elsewhere, prompt, lacks, prefill_ahead, ..Prospect::default() };
             assert_eq!(rule.splits(&prospect), expected, "{rule}: {prospect:?}");
         }
     }
@@ -163,6 +214,8 @@ mod tests {
             "prefill-load-9",
             "isl-or-load-9",
             "unmatched-0",
+            "edpp-1000",
+            "deflection-50",
         ] {
             assert_eq!(name.parse::<SplitRule>().unwrap().to_string(), name);
         }

@@ -10,7 +10,7 @@ use super::lossy::LossyFeed;
 use super::outcome::WorkerTotals;
 use super::prepared;
 use crate::engine::{self, Engine, Job, JobId, KnownPrompt, TokenOutput, Transfer};
-use crate::kv::{Change, Medium, Stored};
+use crate::kv::{Change, Medium};
 use crate::link::Link;
 use crate::profile::Profile;
 
@@ -223,8 +223,8 @@ pub(super) struct CacheEventBatch {
 }
 
 enum EventRun {
-    Stored { parent: Option<u64>, count: usize },
-    Removed { count: usize },
+    Stored { parent: Option<u64>, count: usize, tier: Tier },
+    Removed { count: usize, tier: Tier },
     Cleared,
 }
 
@@ -239,12 +239,12 @@ impl CacheEventBatch {
         let (mut names, mut tokens) = (&self.names[..], &self.tokens[..]);
         self.runs.iter().map(move |run| match *run {
             EventRun::Cleared => Event::CacheChanged { worker, event: KvEvent::Cleared },
-            EventRun::Removed { count } => {
+            EventRun::Removed { count, tier } => {
                 let (these, rest) = names.split_at(count);
                 names = rest;
-                Event::CacheChanged { worker, event: KvEvent::Removed { names: these, tier: Tier::Gpu } }
+                Event::CacheChanged { worker, event: KvEvent::Removed { names: these, tier } }
             }
-            EventRun::Stored { parent, count } => {
+            EventRun::Stored { parent, count, tier } => {
                 let (these, rest) = names.split_at(count);
                 let (text, later) = tokens.split_at(count * block_tokens as usize);
                 (names, tokens) = (rest, later);
@@ -256,7 +256,7 @@ impl CacheEventBatch {
                     adapter: None,
                     salt: None,
                     extras: &[],
-                    tier: Tier::Gpu,
+                    tier,
                 };
                 Event::CacheChanged { worker, event: KvEvent::Stored(blocks) }
             }
@@ -270,26 +270,36 @@ impl CacheEventBatch {
         for change in self.changes.drain(..) {
             match change {
                 Change::Cleared => self.runs.push(EventRun::Cleared),
-                // The router predicts what a store holds from what its members compute; it does not read the store's events.
-                Change::Removed { medium: Medium::Store, .. } => {}
-                Change::Stored(Stored { medium: Medium::Store, .. }) => {}
-                Change::Removed { hash, medium: Medium::Gpu } => {
+                Change::Removed { hash, medium } => {
+                    let tier = tier_of(medium);
                     self.names.push(hash);
                     match self.runs.last_mut() {
-                        Some(EventRun::Removed { count }) => *count += 1,
-                        _ => self.runs.push(EventRun::Removed { count: 1 }),
+                        Some(EventRun::Removed { count, tier: last }) if *last == tier => *count += 1,
+                        _ => self.runs.push(EventRun::Removed { count: 1, tier }),
                     }
                 }
                 Change::Stored(stored) => {
                     let before = self.names.last().copied();
                     self.names.push(stored.hash);
                     self.tokens.extend_from_slice(&stored.tokens);
+                    let tier = tier_of(stored.medium);
                     match self.runs.last_mut() {
-                        Some(EventRun::Stored { count, .. }) if stored.parent == before => *count += 1,
-                        _ => self.runs.push(EventRun::Stored { parent: stored.parent, count: 1 }),
+                        Some(EventRun::Stored { count, tier: last, .. })
+                            if stored.parent == before && *last == tier =>
+                        {
+                            *count += 1;
+                        }
+                        _ => self.runs.push(EventRun::Stored { parent: stored.parent, count: 1, tier }),
                     }
                 }
             }
         }
+    }
+}
+
+fn tier_of(medium: Medium) -> Tier {
+    match medium {
+        Medium::Gpu => Tier::Gpu,
+        Medium::Store => Tier::Shared,
     }
 }

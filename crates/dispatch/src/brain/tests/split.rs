@@ -4,6 +4,7 @@ use super::*;
 use maitre_base::{Handoff, HandoffStyle, PrefillAnswer, Role};
 use maitre_fleet::Fleet;
 use maitre_fleet::estimate::Decodes;
+use maitre_fleet::transfers::Way;
 use maitre_policy::split::{SplitRule, whole_price};
 use proptest::prelude::Strategy as _;
 
@@ -293,11 +294,27 @@ fn a_first_token_ends_a_prefill_leg_that_runs_beside_it() {
     assert_eq!(prefilled_by(&mut harness, long(1)), Some(P));
     harness.begin(1);
     assert_eq!(harness.promised()[P.index()], PromisedWork::default());
-    let before = harness.brain.fleet().transfer_time(D, Tokens(20_000));
-    assert_eq!(before, Fleet::default().transfer_time(D, Tokens(20_000)), "teaches nothing about the link");
+    let way = Way::between(P, D);
+    let before = harness.brain.fleet().transfer_time(way, Tokens(20_000));
+    assert_eq!(before, Fleet::default().transfer_time(way, Tokens(20_000)), "teaches nothing about the link");
     harness.on(Event::Prefilled { request: RequestId(1), worker: P, counted: None });
     harness.on(Event::Finished { request: RequestId(1), counted: None, pieces: 3 });
     assert_eq!(harness.promised()[D.index()], PromisedWork::default());
+}
+
+#[test]
+fn a_prefill_worker_with_a_slow_link_to_the_decode_worker_is_passed_over() {
+    let mut harness = busy(fleet(2, 1), 40);
+    let (slow, decodes) = (P, WorkerId(2));
+    for _ in 0..30 {
+        let way = Way::between(slow, decodes);
+        harness.brain.parts.fleet.learn_transfer(way, Tokens(20_000), Duration::from_secs(9));
+        let way = Way::between(WorkerId(1), decodes);
+        harness.brain.parts.fleet.learn_transfer(way, Tokens(20_000), Duration::from_millis(120));
+    }
+    for request in 1..4 {
+        assert_eq!(prefilled_by(&mut harness, long(request)), Some(WorkerId(1)), "{request}");
+    }
 }
 
 #[derive(Clone, Copy, Debug)]

@@ -4,6 +4,7 @@ use super::*;
 use crate::cache::CacheQuery;
 use crate::cache::stores::StoreId;
 use maitre_fleet::pulls::PullWatch;
+use maitre_fleet::transfers::Way;
 
 /// Tokens of a prompt, and how long it takes to compute.
 const LONG: u32 = 32_000;
@@ -69,7 +70,8 @@ fn nothing_is_pulled_where_it_cannot_or_need_not_be() {
     let slow = |it: &mut Harness, holder: WorkerId| {
         for _ in 0..50 {
             let fleet = &mut it.brain.parts.fleet;
-            fleet.learn_pull(it.now, holder, Tokens(10_000), Duration::from_secs(9));
+            let way = Way::between(holder, WorkerId(1 - holder.0));
+            fleet.learn_pull(it.now, way, Tokens(10_000), Duration::from_secs(9));
         }
     };
     check(&slow, "computing is faster than this link");
@@ -131,7 +133,8 @@ fn an_answer_in_one_piece_pulls_only_from_a_proven_source() {
     let whole = |it| Arrival { form: Form::Whole, ..of_prompt(it, &prompt) };
     assert_eq!(pulled_from(harness.placement(whole(3))), None);
     harness.on(Event::Left { request: RequestId(3) });
-    harness.brain.parts.fleet.learn_pull(harness.now, holder, Tokens(1_000), Duration::from_millis(25));
+    let way = Way::between(holder, WorkerId(99));
+    harness.brain.parts.fleet.learn_pull(harness.now, way, Tokens(1_000), Duration::from_millis(25));
     assert_eq!(pulled_from(harness.placement(whole(4))), Some(holder));
 }
 
@@ -213,4 +216,68 @@ fn what_a_store_has_evicted_is_learned_from_the_counts_of_answers() {
     serve(&mut harness, 3, 2, Some(missed));
     assert_eq!(stored(&mut harness, &text(1, LONG)), Tokens::ZERO, "it is older than what was missed");
     assert!(stored(&mut harness, &text(2, LONG)) > Tokens(30_000), "it was computed again");
+}
+
+/// A member reports that it has written this prompt to the store.
+fn report_stored(harness: &mut Harness, worker: u32, tokens: &[u32]) {
+    harness.store(worker, tokens, Store { tier: Tier::Shared, ..PLAIN });
+}
+
+fn report_evicted(harness: &mut Harness, worker: u32, tokens: &[u32]) {
+    let names = names(tokens, 16);
+    let event = KvEvent::Removed { names: &names, tier: Tier::Shared };
+    harness.on(Event::CacheChanged { worker: WorkerId(worker), event });
+}
+
+#[test]
+fn what_a_member_reports_of_its_store_every_member_loads() {
+    let (mut harness, _) = sharing(2);
+    let prompt = text(7, LONG);
+    assert_eq!(stored(&mut harness, &prompt), Tokens::ZERO);
+    // Before this router was there, or by way of another one.
+    report_stored(&mut harness, 1, &prompt);
+    assert!(stored(&mut harness, &prompt) > Tokens(30_000));
+    assert!(prefill(&mut harness, 3, &prompt) < Tokens(100), "either of them loads it");
+    report_stored(&mut harness, 0, &prompt);
+    report_evicted(&mut harness, 1, &prompt);
+    assert_eq!(stored(&mut harness, &prompt), Tokens::ZERO, "a store keeps one copy");
+}
+
+#[test]
+fn what_a_store_reports_as_evicted_is_gone_although_a_member_computed_it() {
+    let (mut harness, holder) = sharing(2);
+    let prompt = text(1, LONG);
+    report_stored(&mut harness, holder.0, &prompt);
+    report_evicted(&mut harness, 1 - holder.0, &prompt);
+    assert_eq!(stored(&mut harness, &prompt), Tokens::ZERO);
+}
+
+#[test]
+fn a_prediction_that_no_member_confirms_is_dropped_once_all_of_them_report() {
+    let (mut harness, _) = sharing(2);
+    let computed = text(1, LONG);
+    let tick = |harness: &mut Harness| {
+        harness.now = harness.now + Duration::from_secs(10);
+        harness.on(Event::Tick);
+    };
+    for worker in 0..2 {
+        tick(&mut harness);
+        assert!(stored(&mut harness, &computed) > Tokens(30_000), "{worker} members report");
+        harness.on(Event::TrustChanged { worker: WorkerId(worker), trust: Trust::Fresh });
+        report_stored(&mut harness, worker, &text(50 + worker, LONG));
+    }
+    tick(&mut harness);
+    assert_eq!(stored(&mut harness, &computed), Tokens::ZERO);
+    assert!(stored(&mut harness, &text(50, LONG)) > Tokens(30_000));
+    // A gap may have hidden an eviction: what was reported is a prediction again.
+    harness.on(Event::ReportsLost { worker: WorkerId(0) });
+    assert!(stored(&mut harness, &text(50, LONG)) > Tokens(30_000));
+}
+
+#[test]
+fn a_worker_without_a_store_teaches_nothing_by_shared_blocks() {
+    let mut harness = Harness::cached(2, Name::LeastDelay, 1);
+    report_stored(&mut harness, 0, &text(1, LONG));
+    assert!(prefill(&mut harness, 1, &text(1, LONG)) > Tokens(30_000));
+    assert_eq!(harness.brain.cache().numbers(WorkerId(0)).unwrap().reported_blocks, 0);
 }
