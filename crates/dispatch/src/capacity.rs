@@ -51,6 +51,15 @@ impl Knee {
     }
 }
 
+/// The worker as it would be without a request of this promise, as far as limits count it.
+pub(crate) fn without(mut snapshot: WorkerSnapshot, promise: &Promise) -> WorkerSnapshot {
+    snapshot.requests = snapshot.requests.saturating_sub(1);
+    snapshot.promised.prefilling = snapshot.promised.prefilling.saturating_sub(1);
+    snapshot.promised.prefill = snapshot.promised.prefill - promise.prefill;
+    snapshot.ours = (snapshot.ours.0.saturating_sub(1), snapshot.ours.1 - promise.prefill);
+    snapshot
+}
+
 /// Whether the KV cache of a worker has room for this request. An idle worker takes anything, and a prompt larger than
 /// the cache waits for nothing. As engines do, we ask for room for the prompt alone, not for the response.
 pub(crate) fn has_memory(snapshot: &WorkerSnapshot, promise: &Promise) -> bool {

@@ -18,7 +18,7 @@ use maitre_fleet::rates::LinearFit;
 use maitre_fleet::{Barred, Fleet, ModelId, Wanted, WorkerSnapshot};
 use maitre_policy::split::{LateSplits, Prospect, SplitRule};
 use maitre_policy::{Ask, Candidate, Name, Needs, Pace, Pick, Strategy, Why};
-use maitre_queue::limits::{Caps, WorkerLimits, limits, limits_of_first};
+use maitre_queue::limits::{Caps, WaitAtWorker, WorkerLimits, limits, limits_of_first};
 
 use crate::cache::{Cache, CacheQuery, PromptChain};
 use crate::capacity::Knee;
@@ -87,6 +87,8 @@ pub(crate) struct Admission {
     pub(crate) is_considerate: bool,
     /// Whether classes above have requests, for which workers must keep room.
     pub(crate) yields: bool,
+    /// What of the class may wait at a worker if not.
+    pub(crate) wait_at_worker: WaitAtWorker,
     /// How many workers may prefill long prompts of the request's class at the same time.
     pub(crate) workers_for_long_prompts: u32,
 }
@@ -96,7 +98,7 @@ impl Admission {
     pub(crate) fn limits(&self, snapshot: &WorkerSnapshot) -> WorkerLimits {
         match self.yields {
             true => limits(snapshot.knee, self.caps).times(self.part),
-            false => limits_of_first(snapshot.knee, snapshot.prefill.slope, self.caps),
+            false => limits_of_first(snapshot.knee, snapshot.prefill.slope, self.caps, self.wait_at_worker),
         }
     }
 

@@ -21,6 +21,7 @@ use maitre_fleet::{Fleet, Wanted, Worker};
 use maitre_queue::wait_queue::{QueueEntry, Waiting};
 use maitre_queue::{self as queue, Allowances, PeerUsage, RouterShare};
 
+use crate::capacity::without;
 use crate::event::Failure;
 use crate::long_prefills::LongPrefills;
 use crate::placer::{Admission, Rules, Scope};
@@ -208,6 +209,7 @@ impl Scheduler {
             routers: self.routers.live,
             is_considerate: flow.is_some_and(|it| it.is_considerate(now, class)),
             yields: part < 1.0 || flow.is_some_and(|it| it.yields(now, class)),
+            wait_at_worker: settings.wait_at_worker(class),
             workers_for_long_prompts: flow.map_or(u32::MAX, |it| it.workers_for_long_prompts(class)),
         }
     }
@@ -363,13 +365,29 @@ impl Scheduler {
         self.pools.get_mut(&id.0)
     }
 
-    /// Whether a newcomer of this pool must queue: requests wait there already, or higher classes leave nothing.
-    pub(crate) fn must_queue(&mut self, context: Context<'_>, request: &PendingRequest) -> bool {
+    /// A request arrives at its pool. Returns the highest class that has to yield from now on and had not to before.
+    pub(crate) fn arrived(&mut self, context: Context<'_>, request: &PendingRequest) -> Option<ClassId> {
         if let hash_map::Entry::Vacant(place) = self.pools.entry(request.pool.0) {
             place.insert(Pool::new(context.settings));
             self.count_workers(context.fleet);
         }
+        self.pool_mut(request.pool)?.flow.arrived(context.now, request)
+    }
+
+    /// Whether a newcomer of this pool must queue: requests wait there already, or higher classes leave nothing.
+    pub(crate) fn must_queue(&mut self, context: Context<'_>, request: &PendingRequest) -> bool {
         self.pool_mut(request.pool).is_some_and(|it| it.must_queue(context, request))
+    }
+
+    /// Whether a placed request is to be taken back for the sake of others: its worker would be at the limit without it, by
+    /// the limit that holds while its class yields, and the queue has a place for it.
+    pub(crate) fn is_surplus(&self, context: Context<'_>, request: &PendingRequest) -> bool {
+        let (Some(pool), Some(attempt)) = (self.pool(request.pool), request.attempt()) else { return false };
+        let of_class = self.admission(context, Some(&pool.flow), request.class);
+        let yielding = Admission { yields: true, ..of_class };
+        let snapshot = context.fleet.snapshot_of(context.now, attempt.worker);
+        snapshot.is_some_and(|it| !yielding.is_open(&without(it, &attempt.promise)))
+            && pool.fits(context, request)
     }
 
     pub(crate) fn dry_run(&self, context: Context<'_>, id: PoolId) -> DryRun {

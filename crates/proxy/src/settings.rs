@@ -14,6 +14,7 @@ use maitre_dispatch as dispatch;
 use maitre_net::bearer::Bearer;
 use maitre_net::tls::{TlsClientSettings, TlsServerSettings};
 use maitre_net::worker_url::WorkerUrl;
+use maitre_queue::settings::Carrier;
 
 use crate::cluster::ClusterSettings;
 use crate::collector::Collector;
@@ -101,7 +102,9 @@ impl RouterSettings {
     /// The defaults of a router that serves gateways. The port is the one at which they look for an endpoint picker.
     pub fn for_gateways() -> RouterSettings {
         let listen = SocketAddr::from((Ipv4Addr::LOCALHOST, 9002));
-        RouterSettings { listen, serves: Serves::Gateways, ..RouterSettings::default() }
+        let mut settings = RouterSettings { listen, serves: Serves::Gateways, ..RouterSettings::default() };
+        settings.brain.queue.carrier = Carrier::Gateway;
+        settings
     }
 
     /// Whether streams of this class go on at another worker when theirs fails.

@@ -11,10 +11,12 @@
 //! little is known the limit is high.
 //!
 //! A limit holds requests back for the sake of those that may come before them. Where no class above has any,
-//! there is nothing to hold back for. Such requests go to their workers as long as these have no long queue of
-//! their own, and only the engine limits sequences and memory.
+//! there is nothing to hold back for: such requests go to their workers, and the engine orders them. When
+//! requests of another class or tenant come, the router takes back what is above the limit.
 //!
 //! Left out: KV memory, which is checked for each request by itself.
+
+use std::time::Duration;
 
 use maitre_base::Knee;
 
@@ -55,15 +57,15 @@ const PREFILL_MAX: f64 = 8_192.0;
 const SEQUENCES_MIN: f64 = 16.0;
 const SEQUENCES_MAX: f64 = 100_000.0;
 
-/// What a worker may have to prefill where no class above has requests: this many seconds of work, and at most
-/// so many tokens. Two steps of the largest usual size (16,384), so that a worker never runs out of prompts in
-/// the middle of a step. With 8,192, agents past saturation waited 11.0 s for their first token; with this, as
-/// long as in the engines' own queues (8.0 s).
-const FIRST_SECONDS: f64 = 5.0;
-const FIRST_MAX: f64 = 32_768.0;
-/// And at most so many requests: of short prompts, more than one step can take at first. Those that an engine
-/// without a free slot has not begun must not grow into a queue of minutes.
-const FIRST_REQUESTS: u32 = 64;
+/// What a worker may have to prefill where no class above has requests, and what it has cannot be taken back:
+/// this many seconds of work, and at most so many tokens. Two steps of the largest usual size (16,384), so that
+/// a worker never runs out of prompts in the middle of a step. With 8,192, agents past saturation waited 11.0 s
+/// for their first token; with this, as long as in the engines' own queues (8.0 s).
+const KEPT_SECONDS: f64 = 5.0;
+const KEPT_TOKENS: f64 = 32_768.0;
+/// Requests without a first token, for each second of work: of short prompts, more than one step can take at
+/// first. Those that an engine without a free slot has not begun must not grow into a queue of minutes.
+const REQUESTS_A_SECOND: f64 = 12.8;
 
 /// The operator's caps; zero means no cap.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -93,10 +95,26 @@ pub fn limits(knee: Knee, caps: Caps) -> WorkerLimits {
     }
 }
 
+/// How much may wait at a worker of a class that yields to none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WaitAtWorker {
+    /// What no router can take back: a gateway carries the requests.
+    Kept,
+    /// So many seconds of work, but no less than what would be kept: its class limits how long requests wait.
+    Within(Duration),
+    Unlimited,
+}
+
 /// The limits for a class that yields to none, at a worker that needs so many seconds for a prompt token.
-pub fn limits_of_first(knee: Knee, token_seconds: f64, caps: Caps) -> WorkerLimits {
+pub fn limits_of_first(knee: Knee, token_seconds: f64, caps: Caps, wait: WaitAtWorker) -> WorkerLimits {
     let most = caps.as_limits();
-    let seconds_worth = (FIRST_SECONDS / token_seconds.max(f64::MIN_POSITIVE)).min(FIRST_MAX) as u64;
+    let (seconds, tokens_max) = match wait {
+        WaitAtWorker::Kept => (KEPT_SECONDS, KEPT_TOKENS),
+        WaitAtWorker::Within(it) => (it.as_secs_f64().max(KEPT_SECONDS), f64::INFINITY),
+        WaitAtWorker::Unlimited => (f64::INFINITY, f64::INFINITY),
+    };
+    let seconds_worth = (seconds / token_seconds.max(f64::MIN_POSITIVE)).min(tokens_max) as u64;
     let prefill_tokens = limits(knee, caps).prefill_tokens.max(seconds_worth).min(most.prefill_tokens);
-    WorkerLimits { prefill_tokens, sequences: most.sequences, prefilling: FIRST_REQUESTS }
+    let prefilling = (seconds * REQUESTS_A_SECOND).max(1.0) as u32;
+    WorkerLimits { prefill_tokens, sequences: most.sequences, prefilling }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use maitre_base::{ClassId, TenantId, hash};
 
-use crate::limits::Caps;
+use crate::limits::{Caps, WaitAtWorker};
 
 /// Maximum classes: each takes a few lines wherever classes are shown.
 pub const CLASSES_MAX: usize = 8;
@@ -26,6 +26,7 @@ pub struct QueueSettings {
     /// Whether a placed request of a lower class without a first byte may be recalled for one of a higher
     /// class that would miss its deadline.
     pub recall: bool,
+    pub carrier: Carrier,
     /// Caps per worker, whatever was learned; zero for no cap.
     pub prefill_tokens_max: u64,
     pub sequences_max: u32,
@@ -34,6 +35,15 @@ pub struct QueueSettings {
     pub tenants: BTreeMap<TenantId, Tenant>,
     /// The terms of every other tenant, each counted separately.
     pub others: Terms,
+}
+
+/// Who sends requests to workers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Carrier {
+    /// This router, which can take them back while they have no response.
+    Router,
+    /// A gateway, which asks for a worker and keeps to it.
+    Gateway,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -139,6 +149,7 @@ impl Default for QueueSettings {
             standard: ClassId(1),
             aging: Duration::from_secs(10),
             recall: false,
+            carrier: Carrier::Router,
             prefill_tokens_max: 0,
             sequences_max: 0,
             tenants: BTreeMap::new(),
@@ -151,6 +162,17 @@ impl QueueSettings {
     /// The operator's caps for one worker.
     pub fn caps(&self) -> Caps {
         Caps { prefill_tokens: self.prefill_tokens_max, sequences: self.sequences_max }
+    }
+
+    /// How much of this class may wait at a worker while it yields to none: half of the longest wait, so that
+    /// the two waits together do not exceed it by much more.
+    pub fn wait_at_worker(&self, class: ClassId) -> WaitAtWorker {
+        let longest = self.classes.get(class.index()).and_then(|it| it.deadline);
+        match longest {
+            _ if self.carrier == Carrier::Gateway => WaitAtWorker::Kept,
+            Some(it) => WaitAtWorker::Within(it / 2),
+            None => WaitAtWorker::Unlimited,
+        }
     }
 
     /// The part of the fleet that this class may use: what is not reserved for higher classes.

@@ -165,6 +165,11 @@ impl WaitQueue {
         Ok(leaving)
     }
 
+    /// Whether the class has a place for this request, without another having to leave.
+    pub fn has_place(&self, entry: &QueueEntry) -> bool {
+        self.classes.get(entry.class.index()).is_some_and(|it| it.fits(entry, None))
+    }
+
     /// What `enqueue` would do with this request, without doing it.
     pub fn preview(&self, entry: QueueEntry) -> Result<Addition, ClassFull> {
         let full = ClassFull { class: entry.class };

@@ -37,6 +37,7 @@ impl Brain {
         otherwise: Refusal,
         effects: &mut Vec<Effect>,
     ) {
+        self.take_back_for(now, id, effects);
         let Brain { pending, parts, .. } = self;
         let Some(request) = pending.get(&id.0) else { return };
         let settings = &parts.settings.queue;
@@ -65,6 +66,26 @@ impl Brain {
                 self.wait_for_first_worker(now, id, effects)
             }
             Tried::NoWorker => self.refuse(id, otherwise, effects),
+        }
+    }
+
+    /// A request arrives. Requests that had nothing to yield to went to their workers without limit; if they have to yield
+    /// to this one, those above the limit come back, the last to be placed first.
+    fn take_back_for(&mut self, now: Instant, id: RequestId, effects: &mut Vec<Effect>) {
+        let Brain { pending, parts, .. } = self;
+        let Some(request) = pending.get(&id.0).filter(|_| parts.settings.queue.enabled) else { return };
+        let context = Context { now, settings: &parts.settings.queue, fleet: &parts.fleet };
+        let Some(highest) = parts.scheduler.arrived(context, request) else { return };
+        for placed in recall::awaiting_first_token(highest, &self.pending).into_values() {
+            for it in placed {
+                let parts = &self.parts;
+                let context = Context { now, settings: &parts.settings.queue, fleet: &parts.fleet };
+                let request = self.pending.get(&it.request.0);
+                if !request.is_some_and(|it| parts.scheduler.is_surplus(context, it)) {
+                    break;
+                }
+                self.recall(now, it.request, effects);
+            }
         }
     }
 
@@ -304,6 +325,8 @@ impl Brain {
         let Some(attempt) = parts.release_placement(request) else { return };
         parts.attempt_ended(now, &attempt, AttemptOutcome::Recalled, None);
         request.recalled.push(attempt.worker);
+        // What its class allows was for the wait that had ended when it was placed.
+        request.patience = request.deadline;
         let context = Context { now, settings: &parts.settings.queue, fleet: &parts.fleet };
         parts.scheduler.refund(context, request, &attempt);
         effects.push(Effect::Recall { request: id, worker: attempt.worker });

@@ -41,6 +41,7 @@ impl DryRun {
         context: Context<'_>,
         request: &PendingRequest,
     ) -> bool {
+        self.flow.arrived(context.now, request);
         self.flow.must_queue(context, self.queue.view(scheduler), request)
     }
 

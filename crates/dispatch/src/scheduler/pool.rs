@@ -102,6 +102,11 @@ impl Pool {
         self.flow.must_queue(context, self.queue.view(), request)
     }
 
+    /// Whether this request can join the queue without another having to leave.
+    pub(super) fn fits(&self, context: Context<'_>, request: &PendingRequest) -> bool {
+        self.queue.has_place(&entry(context, request))
+    }
+
     /// Queues a request, unless its turn would come too late. Returns the entry that had to leave for it.
     pub(crate) fn join(
         &mut self,
@@ -147,7 +152,6 @@ impl Flow {
         request: &PendingRequest,
     ) -> bool {
         let class = request.class;
-        self.seen[class.index()].arrived(context.now, request.tenant);
         self.workers > 0 && (self.wait_for_any(queue, class) > 0 || !self.allowed(context, queue).has(class))
     }
 
@@ -157,11 +161,31 @@ impl Flow {
         classes.map(|it| queue.waiting(it).requests.saturating_sub(self.reserved[it.index()])).sum()
     }
 
+    /// Counts an arrival. Returns the highest class that yields to it and had nothing to yield to before; lower ones do
+    /// too.
+    pub(super) fn arrived(&mut self, now: Instant, request: &PendingRequest) -> Option<ClassId> {
+        let class = request.class;
+        let was_present = self.is_present(now, class.index());
+        let seen = &mut self.seen[class.index()];
+        let had_tenants = is_recent(now, seen.tenant_changed);
+        seen.arrived(now, request.tenant);
+        match is_recent(now, seen.tenant_changed) {
+            true if !had_tenants => Some(class),
+            _ if !was_present => Some(ClassId(class.0 + 1)),
+            _ => None,
+        }
+    }
+
+    /// Whether this class has requests at workers, or had an arrival lately.
+    fn is_present(&self, now: Instant, class: usize) -> bool {
+        self.placed[class] > 0 || is_recent(now, self.seen[class].last)
+    }
+
     /// Whether workers must keep room for others than the first that comes. Those are a class above this one that has
     /// requests at workers or had an arrival lately, and the other tenants of this class.
     pub(super) fn yields(&self, now: Instant, class: ClassId) -> bool {
-        let is_present = |above: usize| self.placed[above] > 0 || is_recent(now, self.seen[above].last);
-        (0..class.index()).any(is_present) || is_recent(now, self.seen[class.index()].tenant_changed)
+        (0..class.index()).any(|above| self.is_present(now, above))
+            || is_recent(now, self.seen[class.index()].tenant_changed)
     }
 
     /// Fails if the turn of this entry would come after its latest moment.

@@ -1,8 +1,9 @@
-//! Which requests of lower classes to recall for one that would otherwise miss its deadline.
+//! Which requests to recall from their workers.
 //!
 //! Before the first byte, only the router and the worker know where a request is. So the router can take it back and
-//! queue it again without its client noticing. The worker's work on it is lost, or with luck still in its cache. So a
-//! recall happens only for a deadline that cannot be met otherwise, and only if the recall is enough to meet it.
+//! queue it again without its client noticing. The last to be placed go first: the worker has not begun with them. The work
+//! on others is lost, or with luck still in the worker's cache. So those are recalled only for a deadline that cannot be
+//! met otherwise, and only if the recall is enough to meet it.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -22,9 +23,9 @@ const RECALLED_MAX: usize = 3;
 
 /// A placed request whose response has not begun.
 #[derive(Clone, Copy, Debug)]
-struct AwaitingFirstToken {
+pub(crate) struct AwaitingFirstToken {
     placed_at: Instant,
-    request: RequestId,
+    pub(crate) request: RequestId,
     prefill: Tokens,
 }
 
@@ -39,7 +40,7 @@ pub(crate) fn victims(
 ) -> Option<Vec<RequestId>> {
     let request = pending.get(&id.0)?;
     let time_left = request.deadline?.since(now).as_secs_f64();
-    let candidates = awaiting_first_token(request.class, pending);
+    let candidates = awaiting_first_token(ClassId(request.class.0 + 1), pending);
     let mut best: Option<(Tokens, Vec<RequestId>)> = None;
     for snapshot in snapshots {
         let limits = limits(snapshot.knee, caps);
@@ -62,10 +63,10 @@ pub(crate) fn victims(
     best.map(|it| it.1)
 }
 
-/// Requests of classes below this one without a first token, by worker. The last to be placed comes first: it has the
-/// least to lose.
-fn awaiting_first_token(
-    class: ClassId,
+/// Requests of this class and those below it without a first token, by worker. The last to be placed comes first: it has
+/// the least to lose.
+pub(crate) fn awaiting_first_token(
+    highest: ClassId,
     pending: &NumberMap<PendingRequest>,
 ) -> BTreeMap<WorkerId, Vec<AwaitingFirstToken>> {
     let mut workers: BTreeMap<WorkerId, Vec<AwaitingFirstToken>> = BTreeMap::new();
@@ -74,7 +75,7 @@ fn awaiting_first_token(
         // What another worker prefilled would be lost.
         let is_split = attempt.prefill_leg.is_some();
         let may_be = !request.has_response && !is_split && request.recalled.len() < RECALLED_MAX;
-        if request.class > class && may_be {
+        if request.class >= highest && may_be {
             workers.entry(attempt.worker).or_default().push(AwaitingFirstToken {
                 placed_at: attempt.placed_at,
                 request: request.id,

@@ -1,7 +1,7 @@
 //! Which request waits, which goes next and to which worker, as scripts of events and a summary of their effects.
 
 use super::*;
-use maitre_queue::settings::{Class, Tenant, Terms};
+use maitre_queue::settings::{Carrier, Class, Tenant, Terms};
 use maitre_queue::{QueueSettings as Queue, wait_queue::OVERTAKEN_MAX};
 
 mod deadline;
@@ -182,8 +182,9 @@ fn retry_after(effects: &[Effect]) -> Duration {
 
 #[test]
 fn below_the_limit_no_request_waits_and_nothing_is_due() {
-    let mut harness = Harness::with_queue(2, BrainSettings::default());
-    // The limit of an unknown worker is 32,768 tokens where no class above has requests.
+    // What cannot be taken back is limited to 32,768 tokens at an unknown worker, though no class above has requests.
+    let queue = Queue { carrier: Carrier::Gateway, ..Queue::default() };
+    let mut harness = Harness::with_queue(2, BrainSettings { queue, ..BrainSettings::default() });
     for request in 0..66 {
         let effects = harness.step(Come(one(request)));
         assert_eq!(placement(&effects).waited, Duration::ZERO);
@@ -196,6 +197,61 @@ fn below_the_limit_no_request_waits_and_nothing_is_due() {
         Some(harness.now + Duration::from_millis(50)),
         "a pulse, while one waits"
     );
+}
+
+/// How many requests of a thousand tokens an unknown worker gets before one waits, if no class above has requests.
+#[track_caller]
+fn check_alone(arrival: fn(u64) -> Arrival<'static>, expected: Option<u64>) {
+    let mut harness = Harness::with_queue(1, BrainSettings::default());
+    let waits = (0..5_000).find(|&it| harness.summary_of(Come(arrival(it))) != format!("{it}@0"));
+    assert_eq!(waits, expected);
+}
+
+#[test]
+fn a_class_alone_goes_to_its_workers_as_far_as_its_longest_wait_allows() {
+    // At 14,000 tokens a second, 15 and 30 seconds of work; but no more than 12.8 requests a second without a first token.
+    check_alone(chat, Some(192));
+    check_alone(one, Some(384));
+    check_alone(batch, None);
+}
+
+#[test]
+fn what_waits_at_workers_above_the_limit_comes_back_when_a_higher_class_arrives() {
+    let mut harness = Harness::with_queue(1, BrainSettings::default());
+    for request in 0..100 {
+        assert_eq!(harness.summary_of(Come(batch(request))), format!("{request}@0"));
+    }
+    let effects = harness.summary_of(Come(chat(100)));
+    assert!(effects.starts_with("99 back from 0, 98 back from 0, 97 back from 0"), "{effects}");
+    assert!(effects.ends_with("100@0"), "{effects}");
+    let left = harness.promised()[0].requests;
+    assert!((2..12).contains(&left), "{left}: the worker keeps what its limit allows, and the chat");
+    assert_eq!(harness.waiting() as u32, 101 - left);
+    assert_eq!(harness.summary_of(Come(batch(101))), "101 waits");
+}
+
+#[test]
+fn what_waits_at_workers_comes_back_when_a_second_tenant_arrives_and_not_again_for_its_next_request() {
+    let mut harness = Harness::with_queue(1, BrainSettings::default());
+    let of = |tenant, request| Arrival { tenant: TenantId(tenant), ..one(request) };
+    for request in 0..100 {
+        harness.step(Come(of(1, request)));
+    }
+    assert!(harness.summary_of(Come(of(2, 100))).starts_with("99 back from 0"));
+    assert_eq!(harness.summary_of(Come(of(2, 101))), "101 waits");
+}
+
+#[test]
+fn a_request_that_was_taken_back_waits_longer_than_its_class_allows() {
+    let mut harness = Harness::with_queue(1, BrainSettings::default());
+    for request in 0..50 {
+        harness.step(Come(one(request)));
+    }
+    assert!(harness.summary_of(Come(chat(50))).starts_with("49 back from 0"));
+    let waiting = harness.waiting();
+    assert_eq!(harness.summary_of(Come(one(51))), "51 waits");
+    assert_eq!(harness.summary_of(After(61_000)), "51 late", "nothing has moved");
+    assert_eq!(harness.waiting(), waiting);
 }
 
 #[test]
