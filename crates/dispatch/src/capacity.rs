@@ -55,7 +55,7 @@ impl Knee {
 pub(crate) fn without(mut snapshot: WorkerSnapshot, promise: &Promise) -> WorkerSnapshot {
     snapshot.requests = snapshot.requests.saturating_sub(1);
     snapshot.promised.prefilling = snapshot.promised.prefilling.saturating_sub(1);
-    snapshot.promised.prefill = snapshot.promised.prefill - promise.prefill;
+    snapshot.promised.prefill -= promise.prefill;
     snapshot.ours = (snapshot.ours.0.saturating_sub(1), snapshot.ours.1 - promise.prefill);
     snapshot
 }
