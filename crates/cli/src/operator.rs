@@ -5,6 +5,7 @@
 pub(crate) mod client;
 pub(crate) mod decision;
 pub(crate) mod format;
+pub(crate) mod programs;
 pub(crate) mod sse;
 pub(crate) mod table;
 pub(crate) mod target;

@@ -9,6 +9,7 @@ mod connections;
 pub(crate) mod decisions;
 mod live;
 pub(crate) mod openapi;
+mod programs;
 mod route;
 mod scaler;
 mod view;

@@ -9,6 +9,7 @@ mod exposition;
 mod hedges;
 mod in_flight;
 mod process;
+mod programs;
 mod queue;
 mod scaling;
 
@@ -40,6 +41,7 @@ pub(crate) use exposition::MetricsFormat;
 pub(crate) use hedges::{Hedged, Hedges};
 use in_flight::InFlight;
 use process::Process;
+use programs::Programs;
 use queue::Queue;
 use scaling::Scaling;
 
@@ -94,6 +96,7 @@ pub(crate) struct Metrics {
     pub(crate) queue: Queue,
     decisions: Decisions,
     scaling: Scaling,
+    programs: Programs,
     cluster: ClusterMetrics,
     pub(crate) record: RecordCounts,
     pub(crate) traces: TraceCounts,
@@ -257,18 +260,16 @@ impl Metrics {
         let registry = whole.sub_registry_with_prefix("maitre");
         let requests = Family::<[MetricLabel; 3], Counter>::default();
         registry.register("requests", "Requests that ended, by outcome", requests.clone());
-        let route = |index: usize| Route::ALL.get(index).copied();
         let answered = std::array::from_fn(|it| {
-            requests.get_or_create_owned(&labels(route(it), RequestOutcome::Answered))
+            requests.get_or_create_owned(&labels(Route::ALL.get(it).copied(), RequestOutcome::Answered))
         });
         let by_why = Family::<[MetricLabel; 1], Counter>::default();
         registry.register("picks", "Placements, by reason", by_why.clone());
         let picks = Why::ALL.map(|why| by_why.get_or_create_owned(&[("why", why.name())]));
-        let failures = Family::default();
-        registry.register("attempts_failed", "Attempts that failed before the first byte", failures.clone());
-        let handshakes_failed = Family::default();
-        registry.register("tls_handshakes_failed", "TLS handshakes that failed", handshakes_failed.clone());
+        let (failures, handshakes_failed) = (Family::default(), Family::default());
         let (tls_files, states) = (Family::default(), Family::default());
+        registry.register("attempts_failed", "Attempts that failed before the first byte", failures.clone());
+        registry.register("tls_handshakes_failed", "TLS handshakes that failed", handshakes_failed.clone());
         registry.register("tls_files_changed", "Changed TLS files, by result", tls_files.clone());
         registry.register("worker_state", "1 for the state the worker is in", states.clone());
         let (caches, queue) = (Caches::new(registry), Queue::new(registry, classes));
@@ -276,7 +277,8 @@ impl Metrics {
         let (record, traces) = (RecordCounts::new(registry), TraceCounts::new(registry));
         let (splits, lanes) = (SplitCounts::new(registry), InFlight::new(registry));
         let (continuations, scaling) = (Continuations::new(registry), Scaling::new(registry));
-        let (in_flight, connections, hedges) = (Gauge::default(), Gauge::default(), Hedges::new(registry));
+        let (hedges, programs) = (Hedges::new(registry), Programs::new(registry));
+        let (in_flight, connections) = (Gauge::default(), Gauge::default());
         registry.register("requests_in_flight", "Requests in flight", in_flight.clone());
         registry.register("connections", "Client connections", connections.clone());
         let mut seconds = |name, help| {
@@ -311,6 +313,7 @@ impl Metrics {
             queue,
             decisions,
             scaling,
+            programs,
             cluster,
             record,
             traces,
@@ -375,6 +378,7 @@ impl Metrics {
         self.queue.set(brain);
         self.decisions.set(brain);
         self.scaling.set(brain);
+        self.programs.set(now, brain);
         self.workers.iter().for_each(|it| it.gauge.clear());
         for worker in brain.fleet().workers() {
             for state in HealthState::NAMES {

@@ -39,6 +39,7 @@ pub(crate) static FILES: &[PageFile] = &[
     file("/page/numbers.js", SCRIPT, include_bytes!("page/numbers.js")),
     file("/page/page.css", CSS, include_bytes!("page/page.css")),
     file("/page/prefixes.js", SCRIPT, include_bytes!("page/prefixes.js")),
+    file("/page/programs.js", SCRIPT, include_bytes!("page/programs.js")),
     file("/page/routers.js", SCRIPT, include_bytes!("page/routers.js")),
     file("/page/row.js", SCRIPT, include_bytes!("page/row.js")),
     file("/page/sentence.js", SCRIPT, include_bytes!("page/sentence.js")),

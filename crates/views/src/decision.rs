@@ -1,5 +1,6 @@
 //! Where requests went and why: a line each, or one with every candidate.
 
+use crate::programs::{HoldView, ProgramStepView};
 use crate::schema::view;
 use crate::text::Text;
 use crate::worker::Rates;
@@ -70,6 +71,10 @@ view! {
         prefill: Option<PrefillView>,
         /// What the chosen worker fetches of the prompt's KV cache, if it does.
         fetch: Option<FetchView>,
+        /// The program that the request is a call of, if it is one.
+        program: Option<ProgramStepView>,
+        /// Of a question: why the call would be held first, if it would.
+        hold: Option<HoldView>,
         /// The cheapest, at most 16, with the chosen one.
         candidates: Vec<CandidateView>,
         shadows: Vec<ShadowChoice>,

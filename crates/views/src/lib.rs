@@ -10,6 +10,7 @@ pub mod control;
 pub mod decision;
 pub mod error;
 pub mod overview;
+pub mod programs;
 pub mod scaling;
 pub mod schema;
 pub mod text;

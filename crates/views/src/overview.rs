@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::cluster::ClusterView;
 use crate::decision::DecisionEvent;
+use crate::programs::ProgramsView;
 use crate::scaling::ModelScalingView;
 use crate::schema::view;
 use crate::text::Text;
@@ -40,6 +41,8 @@ view! {
         scaling: Vec<ModelScalingView>,
         /// Null where this router is the only one.
         cluster: Option<ClusterView>,
+        /// Null while programs are off.
+        programs: Option<ProgramsView>,
     }
 
     /// Counts since the start.

@@ -4,8 +4,9 @@ use maitre_views::decision::{
     CandidateView, DecisionDetail, DecisionSummary, FetchView, PrefillView, PriceTerms, ShadowChoice,
 };
 
-use super::format::{self, UNKNOWN, bare_millis, count, millis};
-use super::table::{Column, TextTable};
+use super::format::{self, UNKNOWN, bare_millis, count, millis, worker_name};
+use super::programs;
+use super::table::{Column, TextTable, wrap};
 
 /// Terms below this are shown as zero.
 const ZERO_MS: f64 = 0.05;
@@ -58,11 +59,6 @@ pub(crate) fn lines(decision: &DecisionDetail, width: usize) -> Vec<String> {
     lines
 }
 
-/// A worker in a table: its address without the scheme, or its number once it has left.
-pub(crate) fn name(url: Option<&str>, worker: u32) -> String {
-    url.map_or_else(|| format!("worker {worker}"), |it| it.trim_start_matches("http://").to_owned())
-}
-
 fn sentences(decision: &DecisionDetail) -> Vec<String> {
     let it = &decision.summary;
     let place = it.url.as_deref().map_or_else(|| format!("worker {}", it.worker), str::to_owned);
@@ -74,9 +70,14 @@ fn sentences(decision: &DecisionDetail) -> Vec<String> {
     let went = match (is_question, decision.would_wait) {
         (false, _) => format!("went to {place}: {why}"),
         (true, false) => format!("would go to {place}: {why}"),
+        (true, true) if let Some(hold) = &decision.hold => {
+            let why_held = programs::hold(hold);
+            format!("held: {why_held}; if placed now, it would go to {place}: {why}")
+        }
         (true, true) => format!("would wait in the queue; if placed now, it would go to {place}: {why}"),
     };
     let mut sentences = vec![went];
+    sentences.extend(decision.program.as_ref().map(|step| programs::step(step, it.worker)));
     sentences.extend(decision.prefill.as_ref().map(prefill));
     sentences.extend(decision.fetch.as_ref().map(fetch));
     sentences.push(request(it));
@@ -203,7 +204,7 @@ fn outside(all: &[CandidateView]) -> TextTable {
     let row = |it: &CandidateView| {
         let mut row = vec![
             if it.chosen { "*" } else { "" }.to_owned(),
-            name(it.url.as_deref(), it.worker),
+            worker_name(it.url.as_deref(), it.worker),
             bare_millis(it.price_ms),
             it.ttft_ms.map_or_else(|| UNKNOWN.to_owned(), bare_millis),
             count(it.cached_tokens as f64),
@@ -269,7 +270,7 @@ fn shadows(all: &[ShadowChoice]) -> TextTable {
     let known = |ms: Option<f64>| ms.map_or_else(|| UNKNOWN.to_owned(), bare_millis);
     let row = |it: &ShadowChoice| {
         let same = if it.differs { "other" } else { "same" };
-        let place = name(it.url.as_deref(), it.worker);
+        let place = worker_name(it.url.as_deref(), it.worker);
         vec![
             it.strategy.to_string(),
             place,
@@ -315,21 +316,6 @@ pub(crate) fn outcome(word: &str) -> &str {
         "handed-over" => "handed over",
         _ => word,
     }
-}
-
-/// Breaks a sentence between words.
-pub(crate) fn wrap(text: &str, width: usize) -> Vec<String> {
-    let mut lines: Vec<String> = Vec::new();
-    for word in text.split(' ') {
-        match lines.last_mut() {
-            Some(line) if super::table::cells(line) + 1 + super::table::cells(word) <= width => {
-                line.push(' ');
-                line.push_str(word);
-            }
-            _ => lines.push(word.to_owned()),
-        }
-    }
-    lines
 }
 
 #[cfg(test)]

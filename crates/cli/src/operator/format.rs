@@ -79,6 +79,11 @@ pub(crate) fn time_of_day(unix_ms: u64) -> String {
     format!("{:02}:{:02}:{:02}", seconds / 3_600, seconds / 60 % 60, seconds % 60)
 }
 
+/// A worker in a table: its address without the scheme, or its number once it has left.
+pub(crate) fn worker_name(url: Option<&str>, worker: u32) -> String {
+    url.map_or_else(|| format!("worker {worker}"), |it| it.trim_start_matches("http://").to_owned())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -15,9 +15,9 @@ use ratatui::style::{Color, Modifier, Style};
 use ratatui::widgets::{Sparkline, Widget as _};
 
 use super::model::{SparkSample, StreamState, TopState};
-use crate::operator::decision::wrap;
 use crate::operator::format;
-use crate::operator::table::{Side, cells, cut};
+use crate::operator::programs;
+use crate::operator::table::{Side, cells, cut, wrap};
 use maitre_views::overview::Overview;
 use maitre_views::scaling::ModelScalingView;
 
@@ -43,12 +43,16 @@ const BOLD: Style = Style::new().add_modifier(Modifier::BOLD);
 const ALARM: Style = Style::new().fg(Color::Red).add_modifier(Modifier::BOLD);
 
 const KEYS: [&str; 7] = ["q quit", "? help", "Tab pane", "j/k select", "Enter open", "d drain", "r resume"];
+/// Only where programs are on.
+const PROGRAMS_KEY: &str = "p programs";
 
 /// The whole screen: content, keys, and a dialog on top.
 pub(super) fn screen(state: &TopState, now: Duration, area: Rect, buffer: &mut Buffer) {
     let (above, keys) = split(area, area.height.saturating_sub(1));
     content(state, Some(now), above, buffer);
-    write(&flow(&KEYS.map(str::to_owned), keys.width.into(), 1), DIM, keys, buffer);
+    let programs = state.overview.programs.as_ref().map(|_| PROGRAMS_KEY);
+    let known: Vec<String> = KEYS.into_iter().chain(programs).map(str::to_owned).collect();
+    write(&flow(&known, keys.width.into(), 1), DIM, keys, buffer);
     dialog::draw(state, area, buffer);
 }
 
@@ -155,6 +159,7 @@ fn below(overview: &Overview, width: usize) -> Vec<String> {
     [
         flow(&queue(overview), width, 1),
         flow(&scaling(overview), width, SCALING_MAX),
+        flow(&overview.programs.as_ref().map(programs::summary).unwrap_or_default(), width, 1),
         flow(&routers, width, routers::LINES_MAX),
         flow(&shadows(overview), width, SHADOWS_MAX),
     ]

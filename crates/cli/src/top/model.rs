@@ -79,6 +79,7 @@ pub(super) enum Dialog {
     None,
     Help,
     Worker(u32),
+    Programs,
     Confirm(WorkerAction),
     Decision(DecisionDialog),
 }
@@ -230,6 +231,7 @@ impl TopState {
         match (key, self.pane) {
             (TopKey::Letter('q'), _) => return Some(Command::Quit),
             (TopKey::Letter('?'), _) => self.dialog = Dialog::Help,
+            (TopKey::Letter('p'), _) if self.overview.programs.is_some() => self.dialog = Dialog::Programs,
             (TopKey::Tab, Pane::Workers) => self.pane = Pane::Decisions,
             (TopKey::Tab, Pane::Decisions) => self.pane = Pane::Workers,
             (TopKey::Letter('d'), Pane::Workers) => self.confirm(true),

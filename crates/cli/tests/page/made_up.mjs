@@ -20,10 +20,10 @@ function dice(seed) {
 export class Router {
   /**
    * `workers`, `model`, `tenant`, `strategy`, `shadows`, `traffic` say what is unusual about it; `routers` is how many
-   * there are, and `cluster` what is unusual between them.
+   * there are, and `cluster` what is unusual between them; `programs` is how many programs there are, null if they are off.
    */
   constructor(unusual = {}) {
-    this.is = { workers: 4, model: "llama-3.1-8b", tenant: "acme", strategy: "least-delay", shadows: true, traffic: true, routers: 1, cluster: {}, ...unusual };
+    this.is = { workers: 4, model: "llama-3.1-8b", tenant: "acme", strategy: "least-delay", shadows: true, traffic: true, routers: 1, cluster: {}, programs: null, ...unusual };
     this.roll = dice(7);
     this.started = Date.now() - 754_000;
     this.wire = 0;
@@ -84,6 +84,10 @@ export class Router {
       tenant: this.is.tenant, worker: best.worker, url: best.url, why: most === 0 ? "least-delay" : best.cached_tokens === most ? "cached" : "cache-too-busy",
       attempt: 0, waited_ms: 0, prompt_tokens: prompt, answer_tokens: 128, expected_cached_tokens: best.cached_tokens, predicted_ttft_ms: best.ttft_ms,
       actual_ttft_ms: null, cached_tokens: null, outcome: "in-flight", total_ms: null, actual_answer_tokens: null, actual_prompt_tokens: null,
+      program: this.is.programs === null ? null : {
+        program: "1a2b3c4d", calls: number, last_worker: number % 2 === 0 ? best.worker : this.workers.length, last_url: "http://127.0.0.1:9099",
+        held_ms: number % 5 === 0 ? 42_000 : 0, memory_ms: 0, last_memory_ms: 2_500,
+      },
       candidates_total: candidates.length, candidates: candidates.slice(0, CANDIDATES_MAX), shadows: this.#shadows(candidates),
     };
     this.totals.requests += 1;
@@ -157,6 +161,7 @@ export class Router {
       }] : [],
       prefixes: is.traffic && is.strategy === "least-delay" ? this.#prefixes() : [],
       cluster: is.routers > 1 ? this.#cluster() : null,
+      programs: is.programs === null ? null : this.#programs(),
     };
   }
 
@@ -174,6 +179,36 @@ export class Router {
     return {
       via: "mesh", name: names(0), connected: true, error: null, synced: true, limit_share: 1, routers,
       bytes_out: this.wire, bytes_in: this.wire * (count - 1), dropped: 0, repairs: 0, ...unusual,
+    };
+  }
+
+  /** A quarter of them is held, and half of the others are idle. */
+  #programs() {
+    const { programs: count, tenant } = this.is;
+    const name = (index) => (0x1a2b3c4d + index * 0x01030507).toString(16).padStart(8, "0").slice(-8);
+    const isHeld = (index) => index % 4 === 3;
+    const all = Array.from({ length: count }, (_, index) => {
+      const worker = isHeld(index) || this.workers.length === 0 ? null : this.workers[index % this.workers.length];
+      const state = isHeld(index) ? "held" : index % 2 === 0 ? "running" : "idle";
+      return {
+        program: name(index), state, tenant: index % 3 === 0 ? null : tenant, worker: worker?.id ?? null, url: worker?.url ?? null,
+        tokens: 200_000 - index * 1_000, calls: 1 + index, idle_ms: state === "idle" ? 4_000 + index * 1_000 : null,
+      };
+    });
+    const held = all.filter((it) => it.state === "held").map((it, ahead) => ({
+      program: it.program, id: null, tenant: it.tenant, calls: it.calls, held_ms: 190_000 - ahead * 9_000, tokens: it.tokens,
+      roomiest: 1, roomiest_url: this.workers[1]?.url ?? null, roomiest_usage: 0.97, ahead, at_latest_ms: 350_000 + ahead * 9_000,
+    }));
+    const resident = all.filter((it) => it.worker !== null);
+    const sum = (some) => some.reduce((total, it) => total + it.tokens, 0);
+    return {
+      rule: "working-set", known: count, resident: resident.length, running: all.filter((it) => it.state === "running").length, held: held.length,
+      calls_held: held.length, held_longest_ms: held[0]?.held_ms ?? null, resident_tokens: sum(resident), held_tokens: sum(held), kv_tokens: this.workers.length * 1_000_000,
+      workers: this.workers.map(({ id, url }) => {
+        const own = resident.filter((it) => it.worker === id);
+        return { worker: id, url, programs: own.length, idle: own.filter((it) => it.state === "idle").length, tokens: sum(own), kv_tokens: 1_000_000 };
+      }),
+      calls: held.slice(0, 20), programs: resident.slice(0, 20), holds_ended: [{ reason: "memory", calls: 12, held_ms: 90_000 }],
     };
   }
 
@@ -215,7 +250,7 @@ export class Router {
 }
 
 // What only the whole of a decision has.
-const WHOLE = ["candidates", "candidates_total", "shadows", "actual_answer_tokens", "actual_prompt_tokens"];
+const WHOLE = ["program", "candidates", "candidates_total", "shadows", "actual_answer_tokens", "actual_prompt_tokens"];
 
 /** What the list and the stream say of a decision. */
 export function summary(decision) {

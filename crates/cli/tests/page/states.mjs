@@ -301,6 +301,42 @@ const tests = {
     });
   },
 
+  async programs_are_hidden_while_they_are_off() {
+    await shown({}, async (page) => {
+      await rows(page).first().waitFor();
+      assert.equal(await page.locator("#programs").isVisible(), false);
+    });
+  },
+
+  async programs_show_their_memory_and_why_calls_are_held() {
+    await shown({ programs: 40, tenant: HOSTILE }, async (page, mock) => {
+      const expected = mock.router.overview().programs;
+      await says(page, "#programs-sum", /working-set · 30 resident of 40 · 20 running · 10 calls held · working set/);
+      assert.equal(await page.locator("#programs .memory li").count(), 4);
+      const [first] = await page.$$eval("#programs [aria-label='Held calls'] tbody tr", (all) => all.map((it) => it.innerText));
+      assert.match(first, new RegExp(`^${expected.calls[0].program}`));
+      assert.match(first, /3.min 10.s/);
+      assert.match(first, /the emptiest memory, worker 1 \(127.0.0.1:9002\), is 97.% full; 0 calls ahead; goes at the latest in 5.min 50.s/);
+      assert.equal(await page.locator("#programs [aria-label='Largest programs'] tbody tr").count(), 20);
+      assert.equal(await page.evaluate(() => window.struck), undefined);
+      await shoot(page, "programs");
+    });
+    await shown({ programs: 0 }, async (page) => {
+      await says(page, "#programs-body", /No call is held: memory suffices[^]*No program is known yet/);
+    });
+    await shown({ programs: 40, workers: 14 }, async (page) => {
+      await says(page, "#programs-body", /The 8 fullest of 14 workers/);
+      assert.ok(await overflow(page) <= 0, "no sideways scrolling");
+    }, { visitor: { size: PHONE } });
+  },
+
+  async a_decision_says_whether_its_program_stayed() {
+    await shown({ programs: 4 }, async (page) => {
+      await opened(page);
+      await says(page, "#sheet-body .program", /^Call \d+ of program 1a2b3c4d: it (stays with its worker|moves from worker 4 \(127.0.0.1:9099\)): its memory costs other programs nothing/);
+    });
+  },
+
   async a_decision_opens_to_terms_that_add_up() {
     await shown({}, async (page, mock) => {
       await opened(page);

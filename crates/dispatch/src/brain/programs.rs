@@ -6,7 +6,7 @@ use maitre_fleet::estimate::Counted;
 use super::{Brain, Parts};
 use crate::event::{Effect, Refusal};
 use crate::programs::ProgramId;
-use crate::programs::view::{HeldSummary, Hold, HoldEnd, ProgramCounts, ProgramsView, Sight, ViewLimits};
+use crate::programs::view::{HeldSummary, Hold, HoldEnd, ProgramCounts, ProgramsSnapshot, Sight, ViewLimits};
 use crate::request::PendingRequest;
 
 /// Held calls that go in one step, so that a long list does not keep others from the brain.
@@ -56,7 +56,7 @@ impl Brain {
     }
 
     /// Programs with their memory, and the calls that are held; none while programs are off.
-    pub fn programs(&self, now: Instant, limits: ViewLimits) -> Option<ProgramsView> {
+    pub fn programs(&self, now: Instant, limits: ViewLimits) -> Option<ProgramsSnapshot> {
         self.parts.programs.view(&self.parts.sight(now), limits)
     }
 

@@ -165,9 +165,16 @@ pub struct WorkerPrograms {
     pub kv_tokens: Option<u64>,
 }
 
+impl WorkerPrograms {
+    /// The part of its KV cache that programs fill; more than one while it has too many.
+    pub fn usage(&self) -> Option<f64> {
+        self.kv_tokens.map(|it| self.tokens as f64 / it.max(1) as f64)
+    }
+}
+
 /// Everything about programs, at one instant.
 #[derive(Clone, Debug, Default)]
-pub struct ProgramsView {
+pub struct ProgramsSnapshot {
     pub counts: ProgramCounts,
     /// Of each worker of the fleet, in order.
     pub workers: Vec<WorkerPrograms>,
@@ -198,7 +205,7 @@ impl Programs {
         &self,
         sight: &Sight<'_, W>,
         limits: ViewLimits,
-    ) -> Option<ProgramsView> {
+    ) -> Option<ProgramsSnapshot> {
         if !self.is_on() {
             return None;
         }
@@ -222,7 +229,7 @@ impl Programs {
         programs.sort_unstable_by_key(order);
         let held = self.held_summaries(sight, limits.held);
         let tallies = HoldEnd::ALL.into_iter().zip(self.tallies.0).collect();
-        Some(ProgramsView { counts, workers, programs, held, tallies })
+        Some(ProgramsSnapshot { counts, workers, programs, held, tallies })
     }
 
     pub(crate) fn counts(&self, now: Instant) -> ProgramCounts {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use maitre_base::{Instant, TenantId, Tokens};
+use maitre_base::{Instant, Tokens};
 use maitre_dispatch::Brain;
 use maitre_dispatch::observer::decision::{AttemptOutcome, Considered, Decision};
 use maitre_policy::least_delay::DelayTerms;
@@ -14,6 +14,8 @@ use maitre_views::decision::{
 use maitre_views::text::Text;
 use maitre_views::worker::Rates;
 
+use super::programs;
+use super::programs::tenant;
 use crate::explain::{millis, worker_url};
 use crate::refuse::{AdminError, echo};
 use crate::state::RouterState;
@@ -145,8 +147,16 @@ pub(super) fn one(router: &RouterState, part: &str) -> Result<DecisionDetail, Ad
         let named = request.and_then(|it| decisions.of(it));
         named.or_else(|| decisions.get(number?)).cloned()
     };
+    let now = router.clock.now();
+    let is_held = |brain: &Brain| brain.held_call(now, request?).map(|it| it.held);
     match router.brain.read(find) {
         Some(decision) => Ok(detail(router, &decision)),
+        None if let Some(held) = router.brain.read(is_held) => Err(AdminError::Unknown(format!(
+            "request \"{}\" has been held for {} s, until a worker has memory for its program; nothing is decided yet. \
+             `programs.calls` of /admin/v1/overview says why",
+            echo(part),
+            held.as_secs()
+        ))),
         None => Err(AdminError::Unknown(format!(
             "no decision \"{}\" is kept; `decisions.kept` in the settings says how many are",
             echo(part)
@@ -205,6 +215,8 @@ pub(super) fn detail(router: &RouterState, decision: &Decision) -> DecisionDetai
             price_elsewhere_ms: millis(it.elsewhere),
         }),
         fetch: decision.chosen().and_then(|it| fetch(router, it.candidate.fetch)),
+        program: router.brain.read(|brain| programs::step(brain, decision)),
+        hold: decision.hold.map(|it| router.brain.read(|brain| programs::hold(brain, &it))),
         candidates: decision.candidates.iter().map(|it| candidate(router, decision, it)).collect(),
         shadows: shadows.collect(),
     }
@@ -277,17 +289,6 @@ fn url(router: &RouterState, candidate: &Candidate) -> Option<Text> {
 fn model(router: &RouterState, decision: &Decision) -> Option<Text> {
     let model = decision.model?;
     router.brain.read(|brain| brain.fleet().name(model).map(|it| it.to_string().into()))
-}
-
-/// The tenant, masked: its name may be a key.
-fn tenant(router: &RouterState, tenant: TenantId) -> Option<Text> {
-    let settings = router.settings.load();
-    let known = settings.brain.queue.tenants.get(&tenant);
-    let masked = || match known {
-        Some(known) => maitre_queue::settings::masked(&known.name),
-        None => format!("{:08x}", tenant.0 >> 32),
-    };
-    (tenant != TenantId(0)).then(|| masked().into())
 }
 
 #[cfg(test)]

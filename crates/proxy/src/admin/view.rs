@@ -22,7 +22,7 @@ use maitre_views::scaling::{ModelScalingView, ScalingView};
 use maitre_views::text::Text;
 use maitre_views::worker::{ConcurrencyLimits, LearnedRates, PromisedLoad, Rates, WorkerList, WorkerView};
 
-use super::cluster;
+use super::{cluster, programs};
 use crate::explain::millis;
 use crate::link::Link;
 use crate::readiness::Readiness;
@@ -76,6 +76,7 @@ pub(super) fn overview(router: &RouterState) -> Overview {
             discovery,
             scaling: brain.scaling().iter().take(MODELS_MAX).map(|it| model_scaling(brain, it)).collect(),
             cluster,
+            programs: programs::view(router, now, brain),
             workers: brain.fleet().workers().map(|it| worker_view(brain, &links, now, it)).collect(),
         }
     })

@@ -105,6 +105,7 @@ function content(decision) {
   return [
     el("p.meta.quiet", {}, meta(decision)),
     el("p.because", {}, sentence.why(decision)),
+    decision.program ? el("p.program", {}, sentence.step(decision.program, decision.worker)) : null,
     decision.prefill ? el("p", {}, sentence.prefill(decision.prefill)) : null,
     decision.fetch ? el("p", {}, sentence.fetched(decision.fetch)) : null,
     decision.strategy === "least-delay" || candidates.length === 0 ? null

@@ -11,6 +11,7 @@ import * as key from "./key.js";
 import * as live from "./live.js";
 import * as numbers from "./numbers.js";
 import * as prefixes from "./prefixes.js";
+import * as programs from "./programs.js";
 import * as routers from "./routers.js";
 import * as shadows from "./shadows.js";
 import * as tip from "./tip.js";
@@ -87,7 +88,7 @@ function event(name, data) {
     // A hidden page draws the last overview once it is visible.
     requestAnimationFrame(() => {
       drawing = false;
-      for (const part of [numbers, fleet, routers, decisions, shadows, prefixes]) part.show(newest);
+      for (const part of [numbers, fleet, routers, programs, decisions, shadows, prefixes]) part.show(newest);
       document.title = newest.ready ? "Maitre" : "Maitre (not ready)";
     });
   }

@@ -102,6 +102,25 @@ export function fetched({ worker, url, tokens, expected_ms: expected }) {
   return `${how}, expected within ${format.ms(expected)}.`;
 }
 
+/** Why a call is held. */
+export function held({ tokens, roomiest, roomiest_url, roomiest_usage, ahead, at_latest_ms }) {
+  const memory = typeof roomiest_usage === "number"
+    ? `needs ${format.tokens(tokens)}; the emptiest memory, worker ${roomiest} (${address(roomiest_url)}), is ${format.percent(roomiest_usage)} full`
+    : `needs ${format.tokens(tokens)}, and no worker has room`;
+  return `${memory}; ${format.plural(ahead, "call")} ahead; goes at the latest in ${format.duration(at_latest_ms / 1000)}`;
+}
+
+/** That a program stayed or moved, and the price of its memory. */
+export function step({ program, calls, last_worker, last_url, held_ms, memory_ms, last_memory_ms }, worker) {
+  const here = memory_ms > 0 ? `its memory costs other programs ${format.ms(memory_ms)}` : "its memory costs other programs nothing";
+  const there = typeof last_memory_ms === "number" ? `, and ${format.ms(last_memory_ms)} there` : "";
+  const went = last_worker === null ? (calls <= 1 ? `begins here: ${here}` : `has lost its worker: ${here}`)
+    : last_worker === worker ? `stays with its worker: ${here}`
+      : `moves from worker ${last_worker} (${address(last_url)}): ${here} here${there}`;
+  const wait = held_ms > 0 ? ` The call was held for ${format.ms(held_ms)} until there was memory.` : "";
+  return `Call ${format.count(calls)} of program ${program}: it ${went}.${wait}`;
+}
+
 /** Predicted and actual time, as one sentence. */
 export function prediction({ predicted_ttft_ms: predicted, actual_ttft_ms: actual, outcome }) {
   if (typeof predicted !== "number") return "No prediction: the rates of this worker were unknown.";

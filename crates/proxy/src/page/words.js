@@ -44,6 +44,15 @@ const ROUTER_STATES = {
 };
 export const routerState = (word) => ROUTER_STATES[word] ?? UNKNOWN;
 
+/** A program's state, in the same form. */
+const PROGRAM_STATES = {
+  running: { mark: "●", tone: "good", name: "running", says: "A call is in flight." },
+  idle: { mark: "◐", tone: "good", name: "idle", says: "Its context has memory; its next call goes at once." },
+  held: { mark: "▲", tone: "fair", name: "held", says: "A call waits until a worker has memory for its context." },
+  "no-memory": { mark: "○", tone: "quiet", name: "no memory", says: "Its memory went to others; its next call computes its context again." },
+};
+export const programState = (word) => PROGRAM_STATES[word] ?? { ...UNKNOWN, name: String(word ?? "") };
+
 /** How routers reach each other. */
 export const via = (word) => ({ mesh: "via mesh", redis: "via Redis" })[word] ?? String(word ?? "");
 

@@ -17,7 +17,7 @@ use crate::fixture::{
     Client, Fixture, TestResponse, chat, engine_settings, fixture_with, get, metric, post, settings, within,
 };
 
-const KEY: &str = "the-key-of-the-operator";
+pub(crate) const KEY: &str = "the-key-of-the-operator";
 
 fn with_key() -> RouterSettings {
     let mut settings = RouterSettings { admin_key: Some(Secret::of(KEY.as_bytes())), ..settings() };
@@ -31,14 +31,14 @@ async fn fixture(count: usize) -> Fixture {
 }
 
 /// An operator's client.
-struct Operator(Client);
+pub(crate) struct Operator(Client);
 
 impl Operator {
-    async fn at(fixture: &Fixture) -> Operator {
+    pub(crate) async fn at(fixture: &Fixture) -> Operator {
         Operator(Client::connect(fixture.router.admin()).await)
     }
 
-    async fn ask(&mut self, method: &str, path: &str, body: &Value) -> TestResponse {
+    pub(crate) async fn ask(&mut self, method: &str, path: &str, body: &Value) -> TestResponse {
         let body = if body.is_null() { String::new() } else { body.to_string() };
         let request = Request::builder().method(method).uri(path).header("host", "maitre");
         let request = request.header("authorization", format!("Bearer {KEY}"));
@@ -46,7 +46,7 @@ impl Operator {
     }
 
     /// The body of a GET.
-    async fn see(&mut self, path: &str) -> Value {
+    pub(crate) async fn see(&mut self, path: &str) -> Value {
         let answer = self.ask("GET", path, &Value::Null).await;
         assert_eq!(answer.status, StatusCode::OK, "{path}: {}", answer.text());
         answer.json()

@@ -25,6 +25,7 @@ mod misbehaviour;
 mod picker;
 mod priority;
 mod probes;
+mod programs;
 mod protocol;
 mod pull;
 mod queue;

@@ -8,21 +8,23 @@ use ratatui::widgets::{Block, Clear, Widget as _};
 use super::super::model::{DecisionDialog, Dialog, TopState};
 use maitre_views::worker::{PromisedLoad, WorkerView};
 
-use crate::operator::decision::{self, wrap};
+use crate::operator::decision;
 use crate::operator::format::{self, UNKNOWN};
-use crate::operator::table::cells;
+use crate::operator::programs;
+use crate::operator::table::{cells, wrap};
 
 /// The frame, and a space on both sides.
 const FRAME_WIDTH: u16 = 4;
 const FRAME_HEIGHT: u16 = 2;
 
-const HELP: [&str; 14] = [
+const HELP: [&str; 15] = [
     "q          quit",
     "Tab        between workers and decisions",
     "j k ↓ ↑    select; PgUp, PgDn by ten",
     "Enter      details of the selected row",
     "d          drain the selected worker",
     "r          resume it",
+    "p          programs, and why calls of them are held",
     "Esc        close this",
     "",
     "now, prefill, decode: requests in flight, and promised tokens not done yet",
@@ -49,6 +51,11 @@ pub(super) fn draw(state: &TopState, area: Rect, buffer: &mut Buffer) {
             Some(worker) => frame("worker", &wrapped(&about(worker)), scrolled, area, buffer),
             None => frame("worker", &["this worker has left".to_owned()], scrolled, area, buffer),
         },
+        Dialog::Programs => {
+            let off = || vec!["programs are off".to_owned()];
+            let lines = state.overview.programs.as_ref().map_or_else(off, |it| programs::lines(it, width));
+            frame("programs", &lines, scrolled, area, buffer);
+        }
         Dialog::Decision(shown) => {
             let lines = match shown {
                 DecisionDialog::Awaited(number) => vec![format!("loading decision {number} …")],

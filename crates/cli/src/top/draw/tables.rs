@@ -137,7 +137,7 @@ fn worker(it: &WorkerView) -> Vec<String> {
     let cache = |usage: f64| format!("{} {}", format::bar(usage, BAR), format::percent(usage));
     let learned = |text: String| if it.rates.learned { text } else { format!("~{text}") };
     vec![
-        decision::name(Some(&*it.url), it.id),
+        format::worker_name(Some(&*it.url), it.id),
         state,
         it.requests.to_string(),
         format::count(it.prefill_tokens as f64),
@@ -167,7 +167,7 @@ fn decision(it: &DecisionSummary) -> Vec<String> {
         it.model.as_deref().unwrap_or(UNKNOWN).to_owned(),
         format::count(it.prompt_tokens as f64),
         it.expected_cached_tokens.map_or_else(|| UNKNOWN.to_owned(), |it| format::count(it as f64)),
-        decision::name(it.url.as_deref(), it.worker),
+        format::worker_name(it.url.as_deref(), it.worker),
         it.why.to_string(),
         expected,
         actual,

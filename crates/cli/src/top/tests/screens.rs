@@ -76,6 +76,39 @@ fn a_lost_router_is_shown_with_the_age_of_the_data() {
 }
 
 #[test]
+fn programs_are_one_line_and_a_dialog() {
+    let mut state = state();
+    state.press(TopKey::Letter('p'));
+    assert!(!screen(&state, SECOND, 100, 30).contains("programs"), "while they are off");
+    state.overview.programs = Some(
+        serde_json::from_value(serde_json::json!({
+            "rule": "working-set", "known": 9, "resident": 4, "calls_held": 2, "held_longest_ms": 130_000.0,
+            "resident_tokens": 760_000, "kv_tokens": 800_000,
+            "calls": [{"program": "1a2b3c4d", "tenant": "ac…e", "held_ms": 130_000.0, "tokens": 127_000, "roomiest": 1,
+                "roomiest_url": "http://127.0.0.1:9002", "roomiest_usage": 0.97, "ahead": 3, "at_latest_ms": 410_000.0}],
+            "programs": [{"program": "5e6f7081", "state": "idle", "worker": 0, "url": "http://127.0.0.1:9001", "tokens": 210_000,
+                "calls": 12, "idle_ms": 8_000.0}],
+        }))
+        .unwrap(),
+    );
+    let shown = screen(&state, SECOND, 110, 30);
+    let line =
+        "programs  4 resident of 9  2 calls held, longest 2m 10s  working set 760k of 800k tokens (95%)";
+    assert!(shown.contains(line) && shown.contains("p programs"), "{shown}");
+    state.press(TopKey::Letter('p'));
+    let shown = screen(&state, SECOND, 110, 30);
+    for part in [
+        "1a2b3c4d of ac…e held for 2m 10s: needs 127k tokens",
+        "goes at the latest",
+        "5e6f7081",
+        "idle",
+        "210k",
+    ] {
+        assert!(shown.contains(part), "{part}: {shown}");
+    }
+}
+
+#[test]
 fn a_decision_opens_over_the_screen_with_its_candidates() {
     let mut state = state();
     state.press(TopKey::Tab);

@@ -205,7 +205,7 @@ fn programs_without_names_are_found_by_their_prefixes() {
 }
 
 /// Everything that people see.
-fn seen(harness: &Harness) -> crate::programs::view::ProgramsView {
+fn seen(harness: &Harness) -> crate::programs::view::ProgramsSnapshot {
     harness.brain.programs(harness.now, crate::programs::view::ViewLimits { programs: 3, held: 2 }).unwrap()
 }
 
