@@ -38,6 +38,7 @@ pub(crate) const PROGRAM_RULE: OneOf<ProgramRule> = OneOf(
         ("off", ProgramRule::Off),
         ("working-set", ProgramRule::WorkingSet),
         ("thunder-agent", ProgramRule::ThunderAgent),
+        ("cache-ttl", ProgramRule::CacheTtl),
     ],
 );
 pub(crate) const ON_OFF: OneOf<bool> = OneOf("STATE", &[("off", false), ("on", true)]);

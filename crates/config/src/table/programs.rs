@@ -11,7 +11,7 @@ pub(super) static PROGRAMS: &[Knob] = &[
         "programs.rule",
         &At(|it| &mut it.settings.brain.programs.rule, PROGRAM_RULE),
         "How KV memory is given to programs, such as the sessions of agents, when their contexts outgrow it: not at all \
-         (off), by their working sets, or by ThunderAgent's rule.",
+         (off), by their working sets, or by ThunderAgent's or CacheTTL's rule.",
     )
     .common(),
     knob(

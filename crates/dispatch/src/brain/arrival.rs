@@ -7,6 +7,7 @@ use maitre_fleet::Wanted;
 use maitre_policy::Ask;
 use maitre_queue::OverLimit;
 
+use super::programs::call_patience;
 use super::{Brain, Parts};
 use crate::cache::PromptChain;
 use crate::event::{Arrival, Effect, Refusal};
@@ -43,6 +44,9 @@ impl Parts {
     fn accept(&mut self, now: Instant, arrival: &Arrival<'_>) -> Result<PendingRequest, Refusal> {
         let mut request = self.pending_request(now, arrival)?;
         request.program = self.programs.identify(arrival.program, arrival.prompt);
+        if request.program.is_some() {
+            request.patience = call_patience(&self.settings, &request);
+        }
         let settings = &self.settings.queue;
         if !settings.enabled {
             return Ok(request);

@@ -211,7 +211,7 @@ impl Parts {
         }
         let prefill_leg = split.map(|it| Box::new(self.begin_prefill_leg(now, request, &it)));
         let pull = self.begin_pull(worker, fetch);
-        self.programs.placed(request.program, worker, &self.fleet);
+        self.programs.placed(now, request.program, worker, &self.fleet);
         self.begin_prompt(request, worker, (held, pull.map_or(Coming::Computed, |_| Coming::Pulled)));
         request.waited = request.waited_by(now);
         request.state = RequestState::Placed(Attempt {

@@ -3,7 +3,7 @@
 use maitre_base::{Instant, RequestId, TenantId};
 use maitre_fleet::estimate::Counted;
 
-use super::{Brain, Parts};
+use super::{Brain, BrainSettings, Parts};
 use crate::event::{Effect, Refusal};
 use crate::programs::ProgramId;
 use crate::programs::view::{HeldSummary, Hold, HoldEnd, ProgramCounts, ProgramsSnapshot, Sight, ViewLimits};
@@ -49,6 +49,15 @@ impl Parts {
     }
 }
 
+/// Until when a call of a program waits, held and in the queue together: its own deadline, or the longest hold and then the
+/// longest wait of its class. That wait is meant for requests that a client repeats; a call that is refused ends the work of
+/// its whole program, and what is repeated is held once more.
+pub(super) fn call_patience(settings: &BrainSettings, request: &PendingRequest) -> Option<Instant> {
+    let class = &settings.queue.classes[request.class.index()];
+    let longest = class.deadline.map(|it| it.saturating_add(settings.programs.wait_max));
+    request.deadline.or_else(|| longest.map(|it| request.arrived + it))
+}
+
 impl Brain {
     /// How many programs there are, and what they have in memory.
     pub fn program_counts(&self, now: Instant) -> ProgramCounts {
@@ -77,9 +86,7 @@ impl Brain {
             if let Some(request) = self.pending.get_mut(&id.0) {
                 request.held = now.since(since);
                 request.waited += request.held;
-                // The time that it was held is not the queue's.
-                let class = &queue.classes[request.class.index()];
-                request.patience = request.deadline.or_else(|| class.deadline.map(|it| now + it));
+                request.patience = call_patience(settings, request);
             }
             self.admit(now, id, Refusal::NoWorker, effects);
         }

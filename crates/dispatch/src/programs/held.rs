@@ -4,9 +4,11 @@
 //! new ones, and then the call that came first. A call that does not fit lets others pass, but not for long: otherwise a
 //! large program would never find its memory.
 
-use maitre_base::{Instant, RequestId, TenantId};
-use std::cmp::Ordering;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
+
+use maitre_base::hash::NumberMap;
+use maitre_base::{Instant, RequestId, TenantId};
 
 use super::ProgramId;
 
@@ -23,14 +25,26 @@ pub(crate) struct HeldCall {
     pub(crate) program: ProgramId,
     pub(crate) tenant: TenantId,
     pub(crate) since: Instant,
+    /// From when it counts among calls of its tenant: its own arrival, or that of its program.
+    pub(crate) queued_from: Instant,
     /// Its program has had calls before.
     pub(crate) is_begun: bool,
 }
 
-/// In the order of their arrival.
+/// The place of a call among those of its tenant: whether its program is new, from when it counts, and its number.
+type Place = (bool, Instant, u64);
+
+/// Sorted at all times: a look at the next calls costs as much as there are tenants, not calls.
 #[derive(Debug, Default)]
 pub(crate) struct HeldCalls {
-    calls: Vec<HeldCall>,
+    /// By their numbers, in the order of their arrival.
+    calls: BTreeMap<u64, HeldCall>,
+    /// The number of each request.
+    numbers: NumberMap<u64>,
+    /// The calls of each tenant, in the order in which they go.
+    tenants: BTreeMap<u64, BTreeSet<Place>>,
+    /// Calls so far.
+    count: u64,
 }
 
 impl HeldCalls {
@@ -44,72 +58,86 @@ impl HeldCalls {
 
     /// Returns whether there was a place for it.
     pub(crate) fn push(&mut self, call: HeldCall) -> bool {
-        let has_place = self.calls.len() < HELD_MAX;
-        if has_place {
-            self.calls.push(call);
+        if self.is_full() {
+            return false;
         }
-        has_place
+        self.count += 1;
+        self.calls.insert(self.count, call);
+        self.numbers.insert(call.request.0, self.count);
+        self.tenants.entry(call.tenant.0).or_default().insert(place(self.count, &call));
+        true
     }
 
     /// Returns the call, if it was held.
     pub(crate) fn remove(&mut self, request: RequestId) -> Option<HeldCall> {
-        let place = self.calls.iter().position(|it| it.request == request)?;
-        Some(self.calls.remove(place))
+        let number = self.numbers.remove(&request.0)?;
+        let call = self.calls.remove(&number)?;
+        if let Some(places) = self.tenants.get_mut(&call.tenant.0) {
+            places.remove(&place(number, &call));
+            if places.is_empty() {
+                self.tenants.remove(&call.tenant.0);
+            }
+        }
+        Some(call)
     }
 
     pub(crate) fn oldest(&self) -> Option<HeldCall> {
-        self.calls.first().copied()
+        self.calls.first_key_value().map(|it| *it.1)
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &HeldCall> {
-        self.calls.iter()
+        self.calls.values()
     }
 
     pub(crate) fn is_full(&self) -> bool {
         self.calls.len() >= HELD_MAX
     }
 
-    /// All calls, in the order in which they go. `share` is what a tenant has, by its weight.
+    /// Tenants with held calls, in the order in which they go. `share` is what a tenant has, by its weight.
+    fn tenants(&self, share: impl Fn(TenantId) -> f64) -> Vec<(f64, TenantId)> {
+        let mut tenants: Vec<(f64, TenantId)> =
+            self.tenants.keys().map(|&it| (share(TenantId(it)), TenantId(it))).collect();
+        tenants.sort_unstable_by(|a, b| a.0.total_cmp(&b.0).then(a.1.0.cmp(&b.1.0)));
+        tenants
+    }
+
+    fn of(&self, tenant: TenantId) -> impl Iterator<Item = HeldCall> {
+        let places = self.tenants.get(&tenant.0).into_iter().flatten();
+        places.filter_map(|it| self.calls.get(&it.2).copied())
+    }
+
+    /// All calls, in the order in which they go.
     pub(crate) fn in_order(&self, share: impl Fn(TenantId) -> f64) -> impl Iterator<Item = HeldCall> {
-        let mut calls: Vec<(f64, usize)> =
-            self.calls.iter().enumerate().map(|(place, it)| (share(it.tenant), place)).collect();
-        let by_place = |a: &(f64, usize), b: &(f64, usize)| {
-            order((a.0, &self.calls[a.1]), (b.0, &self.calls[b.1])).then(a.1.cmp(&b.1))
-        };
-        calls.sort_unstable_by(by_place);
-        calls.into_iter().map(|it| self.calls[it.1])
+        self.tenants(share).into_iter().flat_map(|it| self.of(it.1))
     }
 
     /// How many calls go before one that comes now.
     pub(crate) fn ahead_of(&self, call: &HeldCall, share: impl Fn(TenantId) -> f64) -> usize {
-        let own = share(call.tenant);
-        self.calls.iter().filter(|it| order((share(it.tenant), it), (own, call)).is_le()).count()
+        let tenants = self.tenants(share);
+        let before = tenants.iter().map(|it| it.1).take_while(|&it| it != call.tenant);
+        let others: usize = before.map(|it| self.of(it).count()).sum();
+        let is_waiting = self.tenants.contains_key(&call.tenant.0);
+        let own = self.of(call.tenant).take_while(|it| it.is_begun || !call.is_begun).count();
+        if is_waiting { others + own } else { 0 }
     }
 
     /// The calls to try next, in order.
     pub(crate) fn next(&self, now: Instant, share: impl Fn(TenantId) -> f64) -> Vec<HeldCall> {
         let mut next: Vec<HeldCall> = Vec::with_capacity(TRIED_MAX);
-        let mut closed: Option<TenantId> = None;
-        for call in self.in_order(share) {
-            if next.len() == TRIED_MAX {
-                break;
-            }
-            if closed == Some(call.tenant) {
-                continue;
-            }
-            next.push(call);
-            if now.since(call.since) >= PASSED_MAX {
-                closed = Some(call.tenant);
+        for (_, tenant) in self.tenants(share) {
+            for call in self.of(tenant).take(TRIED_MAX - next.len()) {
+                next.push(call);
+                if now.since(call.since) >= PASSED_MAX {
+                    break;
+                }
             }
         }
         next
     }
 }
 
-/// Of two calls with the shares of their tenants, which goes first.
-fn order((share, call): (f64, &HeldCall), (others, other): (f64, &HeldCall)) -> Ordering {
-    let by_tenant = share.total_cmp(&others).then(call.tenant.0.cmp(&other.tenant.0));
-    by_tenant.then(other.is_begun.cmp(&call.is_begun))
+fn place(number: u64, call: &HeldCall) -> Place {
+    (!call.is_begun, call.queued_from, number)
 }
 
 #[cfg(test)]
@@ -123,6 +151,7 @@ mod tests {
             program: ProgramId(request.0),
             tenant,
             since: Instant::from_millis(since),
+            queued_from: Instant::from_millis(since),
             is_begun,
         }
     }

@@ -46,6 +46,15 @@ impl ThinkTimes {
         self.total += 1.0;
     }
 
+    /// The end of each bucket in seconds, with the part of all think times that were no longer.
+    pub(super) fn returned_by(&self) -> impl Iterator<Item = (f64, f64)> {
+        let total = self.total.max(1.0);
+        self.counts.iter().enumerate().scan(0.0, move |sum, (bucket, count)| {
+            *sum += count;
+            Some((end(bucket), *sum / total))
+        })
+    }
+
     /// Lets old think times fade.
     pub(crate) fn settle(&mut self, _now: Instant) {
         if self.total > 2.0 * MEMORY {

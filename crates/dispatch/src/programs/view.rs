@@ -310,18 +310,16 @@ impl Programs {
         let program = Program { tokens, ..known.unwrap_or(Program::new(sight.now, tenant)) };
         let goes = match self.settings.rule {
             ProgramRule::Off => true,
-            ProgramRule::WorkingSet => self.room(sight.now, &program, sight.fleet).is_some(),
+            ProgramRule::WorkingSet | ProgramRule::CacheTtl => {
+                self.room(sight.now, &program, sight.fleet).is_some()
+            }
             ProgramRule::ThunderAgent => self.active_room(&program, sight.fleet).is_some(),
         };
         let ahead = || {
             let share = |it: TenantId| self.share(it) / (sight.weight)(it);
-            let call = HeldCall {
-                request: RequestId(u64::MAX),
-                program: id,
-                tenant: program.tenant,
-                since: sight.now,
-                is_begun: program.calls > 0,
-            };
+            // `calls` counts this one once it has come.
+            let program = Program { calls: program.calls.saturating_add(1), ..program };
+            let call = self.held_call(RequestId(u64::MAX), (id, &program), sight.now);
             self.held.ahead_of(&call, share) as u32
         };
         (!goes && !self.held.is_full()).then(|| Hold {

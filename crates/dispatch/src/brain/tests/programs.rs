@@ -4,12 +4,16 @@ use super::*;
 use crate::programs::{ProgramRule, ProgramSettings};
 use maitre_base::EngineLoad;
 
-/// One worker of 200,000 KV tokens.
+/// One worker of 212,800 KV tokens: programs are admitted up to 180,880.
 fn harness(rule: ProgramRule) -> Harness {
-    let programs = ProgramSettings { rule, wait_max: Duration::from_hours(9) };
+    waiting(rule, Duration::from_hours(9))
+}
+
+fn waiting(rule: ProgramRule, wait_max: Duration) -> Harness {
+    let programs = ProgramSettings { rule, wait_max };
     let settings = BrainSettings { strategy: Name::LeastDelay, programs, ..BrainSettings::default() };
     let mut harness = Harness::with(1, settings);
-    let load = EngineLoad { block_size: Some(16), blocks: Some(12_500), ..EngineLoad::default() };
+    let load = EngineLoad { block_size: Some(16), blocks: Some(13_300), ..EngineLoad::default() };
     harness.on(Event::LoadReported { worker: WorkerId(0), load });
     harness
 }
@@ -213,7 +217,7 @@ fn seen(harness: &Harness) -> crate::programs::view::ProgramsSnapshot {
 fn a_view_lists_the_largest_programs_and_the_calls_held_longest() {
     use crate::programs::view::ProgramState;
     let mut harness = harness(ProgramRule::WorkingSet);
-    for (number, tokens) in [(1, 30_000), (2, 75_000), (3, 60_000), (4, 20_000)] {
+    for (number, tokens) in [(1, 30_000), (2, 70_000), (3, 60_000), (4, 20_000)] {
         assert!(harness.call(number, number, tokens).is_some());
     }
     harness.reply(3, 60_000);
@@ -224,14 +228,14 @@ fn a_view_lists_the_largest_programs_and_the_calls_held_longest() {
     let view = seen(&harness);
     let listed: Vec<_> = view.programs.iter().map(|it| (it.tokens / 1_000, it.state, it.calls)).collect();
     let [running, idle] = [ProgramState::Running, ProgramState::Idle];
-    assert_eq!(listed, [(75, running, 1), (60, idle, 1), (30, running, 1)]);
+    assert_eq!(listed, [(70, running, 1), (60, idle, 1), (30, running, 1)]);
     let held: Vec<_> = view.held.iter().map(|it| (it.request.0, it.held.as_secs(), it.hold.ahead)).collect();
     assert_eq!(held, [(5, 3, 0), (6, 2, 1)]);
     let [worker] = view.workers.as_slice() else { panic!("{:?}", view.workers) };
-    assert_eq!((worker.programs, worker.idle, worker.kv_tokens), (4, 1, Some(200_000)));
+    assert_eq!((worker.programs, worker.idle, worker.kv_tokens), (4, 1, Some(212_800)));
     let hold = view.held[0].hold;
     assert_eq!((hold.tokens / 1_000, hold.at_latest.as_secs()), (50, 9 * 3_600 - 3));
-    assert_eq!(hold.roomiest, Some((WorkerId(0), worker.tokens as f64 / 200_000.0)));
+    assert_eq!(hold.roomiest, Some((WorkerId(0), worker.tokens as f64 / 212_800.0)));
     let counts = view.counts;
     assert_eq!((counts.known, counts.resident, counts.running), (7, 4, 3));
     assert_eq!((counts.held, counts.held_calls, counts.held_tokens), (3, 3, 3 * hold.tokens));
@@ -301,4 +305,106 @@ fn a_decision_says_where_the_program_was_and_how_long_the_call_was_held() {
     let of = |request: u64| harness.brain.decisions().of(RequestId(request)).unwrap().program.unwrap();
     assert_eq!((of(5).last, of(5).held.as_secs(), of(5).calls), (None, 5_005, 1));
     assert_eq!((of(12).last, of(12).held.as_secs(), of(12).calls), (Some(WorkerId(0)), 0, 2));
+}
+
+/// Agents of two tenants on one worker that holds four of their contexts, for some hours. A session has twenty calls of ten
+/// seconds, five seconds apart; then the agent begins the next. Returns the calls of each tenant after the first hour, and the
+/// longest hold.
+fn shared(agents: [u64; 2], wait_max: Duration, hours: u64) -> ([u64; 2], Duration) {
+    let mut harness = waiting(ProgramRule::WorkingSet, wait_max);
+    let start = harness.now;
+    let (mut due, mut arrived) = (std::collections::BTreeSet::new(), std::collections::BTreeMap::new());
+    let (mut answered, mut longest, mut calls) = ([0; 2], Duration::ZERO, vec![0_u64; 1_000]);
+    // The larger tenant comes first, and takes everything.
+    (0..agents[1]).for_each(|it| assert!(due.insert((0, 1_000_000 + it))));
+    (0..agents[0]).for_each(|it| assert!(due.insert((1, 2_000_000 + it))));
+    let mut request = 10_000_000;
+    for second in 0..hours * 3_600 {
+        harness.now = start + Duration::from_secs(second);
+        let mut went = gone(&harness.on(Event::Tick));
+        while let Some(&(at, what)) = due.first().filter(|it| it.0 <= second) {
+            due.remove(&(at, what));
+            if what < 10_000_000 {
+                let (tenant, agent) = (what / 1_000_000, what % 1_000_000);
+                let session = what + 1_000 * (calls[(agent + 500 * (2 - tenant)) as usize] / 20);
+                request += 1;
+                arrived.insert(request, (second, what));
+                if harness.call_of(request, session, 40_000, TenantId(tenant)).is_some() {
+                    went.push(request);
+                }
+            } else {
+                let (_, agent) = arrived.remove(&what).unwrap();
+                let tenant = agent / 1_000_000;
+                answered[(2 - tenant) as usize] += u64::from(second >= 3_600);
+                calls[(agent % 1_000_000 + 500 * (2 - tenant)) as usize] += 1;
+                due.insert((second + 5, agent));
+                went.extend(gone(&harness.begin(what)));
+                let counted = Counted { prompt: Some(40_000), cached: Some(0), answer: Some(10) };
+                let end = Event::Finished { request: RequestId(what), counted: Some(counted), pieces: 10 };
+                went.extend(gone(&harness.on(end)));
+            }
+        }
+        for request in went {
+            longest = longest.max(Duration::from_secs(second - arrived[&request].0));
+            due.insert((second + 10, request));
+        }
+    }
+    (answered, longest)
+}
+
+#[test]
+fn a_tenant_with_ten_times_the_agents_gets_half_of_the_capacity() {
+    let ([small, large], _) = shared([4, 40], Duration::from_hours(99), 4);
+    let part = small as f64 / (small + large) as f64;
+    assert!((0.475..=0.525).contains(&part), "{small} and {large} calls");
+    assert!(small + large > 2_000, "{small} and {large} calls");
+}
+
+#[test]
+fn no_call_is_held_longer_than_its_bound() {
+    let bound = Duration::from_mins(9);
+    let (answered, longest) = shared([4, 40], bound, 2);
+    // The tick that releases it comes every second here.
+    assert!(longest <= bound + Duration::from_secs(1), "{longest:?}");
+    assert!(longest >= bound && answered[0] > 0, "it is reached: {longest:?}");
+}
+
+#[test]
+fn more_programs_than_are_kept_are_forgotten_and_leave_no_memory() {
+    use crate::programs::PROGRAMS_MAX;
+    let mut harness = harness(ProgramRule::WorkingSet);
+    for number in 0..PROGRAMS_MAX as u64 + 2_000 {
+        harness.now = harness.now + Duration::from_millis(86);
+        assert!(harness.call(number, number, 400).is_some(), "{number}");
+        harness.begin(number);
+        let counted = Counted { prompt: Some(400), cached: Some(0), answer: Some(10) };
+        harness.on(Event::Finished { request: RequestId(number), counted: Some(counted), pieces: 10 });
+    }
+    let counts = harness.brain.program_counts(harness.now);
+    assert_eq!((counts.known, counts.held, harness.brain.open()), (PROGRAMS_MAX as u64, 0, 0));
+    assert!(counts.resident_tokens <= 202_160, "{counts:?}");
+}
+
+#[test]
+fn the_longest_wait_of_a_class_does_not_end_a_program() {
+    let wait_max = Duration::from_mins(9);
+    let programs = ProgramSettings { rule: ProgramRule::WorkingSet, wait_max };
+    let settings = BrainSettings { strategy: Name::LeastDelay, programs, ..BrainSettings::default() };
+    let class = settings.queue.classes[0].deadline;
+    let mut harness = Harness::with_queue(1, settings);
+    let load = EngineLoad { block_size: Some(16), blocks: Some(13_300), ..EngineLoad::default() };
+    harness.on(Event::LoadReported { worker: WorkerId(0), load });
+    for number in 1..=4 {
+        harness.call(number, number, 45_000);
+    }
+    assert_eq!(harness.call(5, 5, 45_000), None);
+    let is_refused = |it: &Effect| matches!(it, Effect::Refuse { .. });
+    let mut refused = Vec::new();
+    for _ in 0..9 * 60 - 1 {
+        harness.now = harness.now + Duration::from_secs(1);
+        refused.extend(harness.on(Event::Tick).into_iter().filter(is_refused));
+    }
+    assert!(class.is_some_and(|it| it < wait_max), "{class:?}");
+    assert!(refused.is_empty(), "{refused:?}");
+    assert_eq!(harness.brain.program_counts(harness.now).held_calls, 1);
 }
