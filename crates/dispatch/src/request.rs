@@ -15,6 +15,7 @@ use crate::observer::Ticket;
 use crate::placer::{Query, model_of};
 use crate::programs::ProgramId;
 use crate::reservations::Reservation;
+use crate::scheduler::move_budget::MoveBudget;
 
 #[derive(Clone, Debug)]
 pub(crate) struct PendingRequest {
@@ -50,6 +51,8 @@ pub(crate) struct PendingRequest {
     pub(crate) delivered: Tokens,
     /// How often that has happened.
     pub(crate) interruptions: u32,
+    /// What is left of the breaks that it may have.
+    pub(crate) breaks: MoveBudget,
     /// Workers that failed one after another since the response last got further.
     pub(crate) standstills: u32,
     /// Workers it was recalled from, once for each recall.

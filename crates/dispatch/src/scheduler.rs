@@ -4,9 +4,9 @@
 //! allowances and the retry budget. It knows the order of requests, not the worker that each of them gets: the placer
 //! picks that. While no request waits, the queue costs one comparison per event.
 
-mod continuation_budget;
 pub(crate) mod dry_run;
 pub(crate) mod hedge_budget;
+pub(crate) mod move_budget;
 pub(crate) mod pool;
 pub(crate) mod recall;
 pub mod retry_budget;
@@ -27,17 +27,21 @@ use crate::long_prefills::LongPrefills;
 use crate::placer::{Admission, Rules, Scope};
 use crate::request::{self, Attempt, PendingRequest, PoolId, RequestState};
 use crate::reservations::{Reservation, Reservations};
-use continuation_budget::ContinuationBudget;
 use dry_run::DryRun;
 use hedge_budget::HedgeBudget;
+use move_budget::{MoveBudget, Moves};
 use pool::{Flow, NotQueued, Pool};
 use retry_budget::{RetryBudget, RetryIncome};
 
 /// Most attempts of one request, including those that never reached a worker.
 pub const ATTEMPTS_MAX: u32 = 8;
-/// Most workers that may fail one after another in the middle of one response. Chosen: more than chance gives, so that a
+/// Most workers that may fail in the middle of one response within `BREAKS_WINDOW`. Chosen: more than chance gives, so that a
 /// request that kills its workers ends before it has killed many.
-pub const INTERRUPTIONS_MAX: u32 = 16;
+pub const BREAKS_MAX: u32 = 16;
+/// In which all of a response's breaks are forgotten. Chosen: one every five seconds, as for all responses together. A
+/// response of minutes that gets further each time is not to blame for a fleet that loses a worker every second. A request
+/// that kills its workers is at each death, and so the first to have had sixteen.
+const BREAKS_WINDOW: Duration = Duration::from_secs(5 * BREAKS_MAX as u64);
 /// Most workers that may fail one after another while a response gets no further. Chosen: where one attempt in ten dies
 /// before its next token, as with a worker of eight killed each second, one response in a million is lost.
 pub const STANDSTILLS_MAX: u32 = 6;
@@ -98,7 +102,7 @@ pub(crate) struct Scheduler {
     served_at: Instant,
     pub(crate) allowances: Allowances,
     pub(crate) retry_budget: RetryBudget,
-    continuation_budget: ContinuationBudget,
+    moves: MoveBudget,
     pub(crate) hedge_budget: HedgeBudget,
     routers: RouterCount,
 }
@@ -114,7 +118,7 @@ impl Scheduler {
             served_at: Instant::ZERO,
             allowances: Allowances::new(),
             retry_budget: RetryBudget::new(income),
-            continuation_budget: ContinuationBudget::default(),
+            moves: MoveBudget::default(),
             hedge_budget: HedgeBudget::default(),
             routers: RouterCount::default(),
         }
@@ -335,8 +339,8 @@ impl Scheduler {
         }
         match failure.was_sent() {
             false => true,
-            // Its first break was paid for as a move, and so is each further attempt.
-            true if request.interruptions > 0 => self.continuation_budget.spend(now, in_flight),
+            // The break after its last token was free; each further attempt is paid for as a move.
+            true if request.interruptions > 0 => self.moves.spend(now, Moves::of_fleet(in_flight)),
             true => self.retry_budget.spend(now),
         }
     }
@@ -345,14 +349,15 @@ impl Scheduler {
     pub(crate) fn may_continue(
         &mut self,
         now: Instant,
-        request: &PendingRequest,
+        request: &mut PendingRequest,
         failovers_max: u32,
         in_flight: usize,
     ) -> bool {
-        request.interruptions <= INTERRUPTIONS_MAX
-            && request.failovers <= failovers_max
+        request.failovers <= failovers_max
             && request.standstills <= STANDSTILLS_MAX
-            && self.continuation_budget.spend(now, in_flight)
+            && request.breaks.spend(now, Moves { most: f64::from(BREAKS_MAX), window: BREAKS_WINDOW })
+            // One that got further since its last break is held to its own pace alone.
+            && (request.standstills <= 1 || self.moves.spend(now, Moves::of_fleet(in_flight)))
     }
 
     // The queue.

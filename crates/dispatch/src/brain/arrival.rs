@@ -14,6 +14,7 @@ use crate::event::{Arrival, Effect, Refusal};
 use crate::observer::Fact;
 use crate::placer::model_of;
 use crate::request::{AttemptOrder, PendingRequest, RequestState, Spending};
+use crate::scheduler::move_budget::MoveBudget;
 use crate::scheduler::pool_of;
 
 /// The block of a prompt by which routers break ties: 256 tokens in, with blocks of 16, which is past most greetings and
@@ -106,6 +107,7 @@ impl Parts {
             failure: None,
             delivered: Tokens::ZERO,
             interruptions: 0,
+            breaks: MoveBudget::default(),
             standstills: 0,
             recalled: Vec::new(),
             has_response: false,

@@ -3,7 +3,7 @@
 use super::*;
 use crate::observer::decision::AttemptOutcome;
 use crate::scheduler::retry_budget::RetryIncome;
-use crate::scheduler::{INTERRUPTIONS_MAX, STANDSTILLS_MAX};
+use crate::scheduler::{BREAKS_MAX, STANDSTILLS_MAX};
 
 impl Harness {
     /// The worker of a request fails after so many tokens of the response.
@@ -72,13 +72,14 @@ fn an_attempt_to_go_on_that_fails_is_tried_elsewhere() {
     assert!(harness.fail(1, Failure::Broke).is_err(), "two workers broke one after another");
 }
 
-#[test]
-fn a_request_that_kills_every_worker_ends() {
+/// How many of a thousand workers fail under a response that gets one token further at each, if each lives so long.
+fn deaths_of(life: Duration) -> u32 {
     let mut harness = Harness::of(4);
     harness.arrive(1, Some("llama")).unwrap();
     let mut deaths = 0;
-    for delivered in 1..1_000 {
+    for delivered in 1..=1_000 {
         harness.begin(1);
+        harness.now = harness.now + life;
         deaths += 1;
         let effects = harness.interrupt(1, delivered);
         for worker in [0, 1, 2, 3].map(WorkerId) {
@@ -88,7 +89,18 @@ fn a_request_that_kills_every_worker_ends() {
             break;
         }
     }
-    assert_eq!(deaths, INTERRUPTIONS_MAX + 1);
+    deaths
+}
+
+#[test]
+fn a_request_that_kills_every_worker_ends() {
+    assert_eq!(deaths_of(Duration::ZERO), BREAKS_MAX + 1);
+    assert_eq!(deaths_of(Duration::from_secs(1)), 20);
+}
+
+#[test]
+fn a_long_response_that_gets_further_is_not_ended_by_a_fleet_that_keeps_dying() {
+    assert_eq!(deaths_of(Duration::from_secs(8)), 1_000);
 }
 
 #[test]
@@ -153,4 +165,37 @@ fn further_attempts_of_a_response_are_moves_and_no_retries() {
     }
     assert!(outcome(&harness.interrupt(20, 40)).is_ok());
     assert!(harness.fail(20, Failure::Broke).is_ok(), "another worker broke before it went on");
+}
+
+#[test]
+fn a_fleet_that_keeps_dying_ends_no_response_that_gets_further() {
+    let mut harness = with_company(8);
+    for delivered in 1..=u64::from(BREAKS_MAX) {
+        for request in 100..108 {
+            assert!(outcome(&harness.interrupt(request, delivered)).is_ok(), "{request} after {delivered}");
+            for worker in (0..8).map(WorkerId) {
+                harness.on(Event::Probed { worker, evidence: Evidence::ProbeAnswered });
+            }
+        }
+    }
+}
+
+#[test]
+fn a_fleet_whose_responses_get_no_further_is_left_alone() {
+    let mut harness = Harness::of(8);
+    for request in 0..64 {
+        harness.arrive(request, Some("llama")).unwrap();
+        harness.begin(request);
+    }
+    let mut moves = 0;
+    for _round in 0..STANDSTILLS_MAX {
+        let open: Vec<u64> = (0..64).filter(|it| harness.brain.worker_of(RequestId(*it)).is_some()).collect();
+        for request in open {
+            moves += u32::from(outcome(&harness.interrupt(request, 1)).is_ok());
+            for worker in (0..8).map(WorkerId) {
+                harness.on(Event::Probed { worker, evidence: Evidence::ProbeAnswered });
+            }
+        }
+    }
+    assert_eq!(moves, 2 * 64, "one of each after its token, and one of each from the budget");
 }
