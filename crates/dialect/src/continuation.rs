@@ -13,6 +13,7 @@
 mod chunk;
 mod id_list;
 mod obstacle;
+mod pattern;
 mod splice;
 mod stop;
 mod stream;

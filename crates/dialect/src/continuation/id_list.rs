@@ -16,6 +16,9 @@ pub(super) struct IdList {
     count: u64,
 }
 
+/// Digits of the largest id. No vocabulary has more than a few hundred thousand.
+const ID_DIGITS_MAX: usize = 10;
+
 /// How far a list was at one moment.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct IdMark {
@@ -42,9 +45,12 @@ impl IdList {
     #[must_use]
     pub(super) fn extend(&mut self, array: Raw<'_>) -> bool {
         let Some(inside) = inside(array) else { return false };
-        if inside.is_empty() {
-            return true;
-        }
+        inside.is_empty() || self.push(inside, count(inside))
+    }
+
+    /// Adds some ids, as JSON writes them between the brackets.
+    #[must_use]
+    pub(super) fn push(&mut self, inside: &str, count: u64) -> bool {
         if self.text.len() + inside.len() >= ID_BYTES_MAX {
             return false;
         }
@@ -52,7 +58,7 @@ impl IdList {
             self.text.push(',');
         }
         self.text.push_str(inside);
-        self.count += count(inside);
+        self.count += count;
         true
     }
 
@@ -77,6 +83,13 @@ fn inside(array: Raw<'_>) -> Option<&str> {
         return None;
     }
     let inside = array.text[1..array.text.len() - 1].trim_ascii();
-    let is_plain = |byte: u8| byte.is_ascii_digit() || byte == b',' || byte.is_ascii_whitespace();
-    inside.bytes().all(is_plain).then_some(inside)
+    let are_ids =
+        inside.is_empty() || inside.as_bytes().split(|it| *it == b',').all(|it| is_id(it.trim_ascii()));
+    are_ids.then_some(inside)
+}
+
+/// Whether this is a whole number that may be an id, as JSON writes it.
+pub(super) fn is_id(text: &[u8]) -> bool {
+    let is_number = (1..=ID_DIGITS_MAX).contains(&text.len()) && text.iter().all(u8::is_ascii_digit);
+    is_number && (text.len() == 1 || text[0] != b'0')
 }

@@ -4,13 +4,14 @@
 //! one with text. So the client's text and the kept ids agree at every moment, and a break loses nothing: what was not
 //! passed on is generated again.
 //!
-//! An event costs one walk over its JSON and one copy.
+//! An event costs one walk over its JSON, or a comparison with the one before it (`pattern`), and one copy.
 
 use memchr::memchr;
 
 use crate::continuation::chunk::{self, StreamChunk, StreamEvent};
 use crate::continuation::id_list::{ID_BYTES_MAX, count_of};
 use crate::continuation::obstacle::Obstacle;
+use crate::continuation::pattern::{EventPattern, OrdinaryEvent};
 use crate::continuation::splice::{Splices, Value};
 use crate::continuation::stop::{Piece, StopMatcher};
 use crate::continuation::terms::{StreamTerms, with_ids};
@@ -45,6 +46,8 @@ pub struct ContinuableStream {
     stop: Option<StopMatcher>,
     /// The client has got an event.
     has_passed: bool,
+    /// How the first worker's events look.
+    pattern: EventPattern,
 }
 
 /// Whose events come.
@@ -106,6 +109,7 @@ impl ContinuableStream {
             searched: 0,
             held: Vec::new(),
             passes_all: false,
+            pattern: EventPattern::default(),
         }
     }
 
@@ -118,12 +122,14 @@ impl ContinuableStream {
     pub fn give_up(&mut self, obstacle: Obstacle) {
         self.obstacle.get_or_insert(obstacle);
         self.transcript.ids = Default::default();
+        self.pattern.clear();
     }
 
     /// Memory that the stream takes.
     pub fn kept_bytes(&self) -> usize {
         let stop = self.stop.as_ref().map_or(0, StopMatcher::kept_bytes);
-        self.transcript.ids.text().len() + self.partial.len() + self.held.len() + stop
+        let kept = self.partial.len() + self.held.len() + self.pattern.kept_bytes();
+        self.transcript.ids.text().len() + kept + stop
     }
 
     /// Takes a chunk of a worker's stream, and appends to `out` what the client gets of it.
@@ -173,18 +179,32 @@ impl ContinuableStream {
     }
 
     fn read_event(&mut self, event: &[u8], out: &mut Vec<u8>) -> Flow {
+        if let Some(ordinary) = self.pattern.read(event)
+            && self.pass_ordinary(event, &ordinary, out)
+        {
+            return Flow::On;
+        }
         let Ok(text) = simdutf8::basic::from_utf8(event) else {
-            return self.pass_unknown(event, out);
+            return match self.source {
+                Source::First => self.pass_unknown(event, out),
+                Source::Rest { .. } => self.refuse(),
+            };
         };
         let mut chunk = StreamChunk::default();
         match chunk::read(text, &mut chunk) {
             StreamEvent::Comment => out.extend_from_slice(event),
+            // A rest that ends without a reason is cut short, whatever its worker says.
+            StreamEvent::Done if self.source != Source::First && !self.transcript.is_finished => {
+                return Flow::Broken;
+            }
             StreamEvent::Done => {
                 self.has_passed = true;
                 out.append(&mut self.held);
                 out.extend_from_slice(event);
             }
             StreamEvent::Failed if self.obstacle.is_none() => return Flow::Broken,
+            // Of a rest only what is understood is passed on: the client takes it for the first worker's.
+            StreamEvent::Unknown if self.source != Source::First => return self.refuse(),
             StreamEvent::Failed | StreamEvent::Unknown => return self.pass_unknown(event, out),
             StreamEvent::Chunk => match self.source {
                 Source::First => return self.read_first(text, &chunk, out),
@@ -194,6 +214,28 @@ impl ContinuableStream {
             },
         }
         Flow::On
+    }
+
+    /// Passes an event of the known form on, unless its ids are too many to be kept.
+    fn pass_ordinary(&mut self, event: &[u8], ordinary: &OrdinaryEvent, out: &mut Vec<u8>) -> bool {
+        let OrdinaryEvent { ids, tokens } = ordinary;
+        let (before, inside, after) = (&event[..ids.start], &event[ids.clone()], &event[ids.end..]);
+        let is_kept = std::str::from_utf8(inside).is_ok_and(|it| self.transcript.ids.push(it, *tokens));
+        if !is_kept {
+            return false;
+        }
+        self.transcript.answer_tokens += tokens;
+        out.append(&mut self.held);
+        if self.terms.wants_ids {
+            out.extend_from_slice(event);
+        } else {
+            // With the brackets around them.
+            out.extend_from_slice(&before[..before.len() - 1]);
+            out.extend_from_slice(b"null");
+            out.extend_from_slice(&after[1..]);
+        }
+        self.transcript.deliver();
+        true
     }
 
     fn pass_unknown(&mut self, event: &[u8], out: &mut Vec<u8>) -> Flow {
@@ -212,6 +254,9 @@ impl ContinuableStream {
             if self.stop.is_some() && is_more_than_text && !self.has_passed {
                 return Flow::Unfit;
             }
+        }
+        if self.obstacle.is_none() && self.stop.is_none() && self.transcript.prompt_tokens.is_some() {
+            self.pattern.learn(event, chunk);
         }
         let passed = self.match_stop(chunk);
         let mut splices = Splices::new(event);
@@ -315,16 +360,31 @@ impl ContinuableStream {
     fn correct_usage<'a>(&self, splices: &mut Splices<'a>, usage: Raw<'a>, after: u64) {
         let prompt_tokens = self.transcript.prompt_tokens.unwrap_or(0);
         let count = |it: Raw<'_>| it.text.parse::<u64>().ok();
-        usage.members(|key, value| match (&*key, count(value)) {
-            ("prompt_tokens", Some(_)) => splices.replace(value, Value::Number(prompt_tokens)),
-            ("completion_tokens", Some(tokens)) => splices.replace(value, Value::Number(tokens + after)),
-            ("prompt_tokens_details", None) => value.members(|key, value| {
-                if key == "cached_tokens" && count(value).is_some_and(|it| it > prompt_tokens) {
-                    splices.replace(value, Value::Number(prompt_tokens));
-                }
-            }),
+        // Of a field that comes twice the last one counts, as everywhere.
+        let (mut prompt, mut answer, mut details) = (None, None, None);
+        usage.members(|key, value| match &*key {
+            "prompt_tokens" => prompt = Some(value),
+            "completion_tokens" => answer = Some(value),
+            "prompt_tokens_details" => details = Some(value),
             _ => {}
         });
+        if let Some(value) = prompt.filter(|it| count(*it).is_some()) {
+            splices.replace(value, Value::Number(prompt_tokens));
+        }
+        if let Some((value, tokens)) = answer.and_then(|it| Some((it, count(it)?))) {
+            splices.replace(value, Value::Number(tokens.saturating_add(after)));
+        }
+        let mut cached = None;
+        if let Some(details) = details {
+            details.members(|key, value| {
+                if key == "cached_tokens" {
+                    cached = Some(value);
+                }
+            });
+        }
+        if let Some(value) = cached.filter(|it| count(*it).is_some_and(|it| it > prompt_tokens)) {
+            splices.replace(value, Value::Number(prompt_tokens));
+        }
     }
 
     /// What of the chunk's text the client gets, where the router matches stop strings.
@@ -411,6 +471,7 @@ impl ContinuableStream {
     pub fn break_off(&mut self) -> Break {
         self.partial.clear();
         self.held.clear();
+        self.pattern.clear();
         if let Some(obstacle) = self.obstacle {
             return Break::Lost(obstacle);
         }

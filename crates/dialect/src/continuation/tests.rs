@@ -269,3 +269,78 @@ fn an_event_longer_than_any_passes_as_it_is() {
     assert_eq!(given, format!("data: {{\"prompt_token_ids\":[{}1]}}\n\n", piece.repeat(5)));
     assert_eq!(stream.break_off(), Break::Lost(Obstacle::TooLong));
 }
+
+/// What the worker that goes on sends, after a stream that was cut after 17 tokens.
+fn rest_of(rest: &str) -> (ContinuableStream, Flow, String) {
+    let mut stream = stream(BODY);
+    fed(&mut stream, CUT);
+    stream.break_off();
+    let mut out = Vec::new();
+    let flow = stream.feed(rest.as_bytes(), &mut out);
+    (stream, flow, String::from_utf8(out).unwrap())
+}
+
+#[test]
+fn a_rest_that_ends_without_a_reason_has_broken_off() {
+    let announced = REST.split_inclusive("\n\n").next().unwrap();
+    for rest in ["data: [DONE]\n\n".to_owned(), format!("{announced}data: [DONE]\n\n")] {
+        let (mut stream, flow, given) = rest_of(&rest);
+        assert_eq!((flow, given.as_str()), (Flow::Broken, ""), "{rest}");
+        assert_eq!(stream.break_off(), Break::Rest { tokens: 17 }, "another worker may do better");
+    }
+}
+
+#[test]
+fn nothing_of_a_rest_is_passed_on_that_is_not_understood() {
+    for rest in ["data: {\n\n", "event: x\ndata: {}\n\n", "data: {\"error\":{\"code\":400}}\n\n"] {
+        let (mut stream, flow, given) = rest_of(rest);
+        assert_eq!((flow, given.as_str()), (Flow::Broken, ""), "{rest}");
+        assert_eq!(stream.break_off(), Break::Lost(Obstacle::Refused), "{rest}");
+    }
+    let mut stream = stream(BODY);
+    fed(&mut stream, CUT);
+    stream.break_off();
+    let mut out = Vec::new();
+    assert_eq!((stream.feed(b"data: \xff\n\n", &mut out), out.len()), (Flow::Broken, 0));
+}
+
+#[test]
+fn a_rest_that_repeats_its_counts_or_counts_beyond_all_numbers_is_corrected_once() {
+    let (announced, rest) = REST.split_once("\n\n").unwrap();
+    let many = "\"prompt_tokens\":1,".repeat(20);
+    let usage = format!(
+        "data: {{\"id\":\"x\",\"choices\":[],\"usage\":{{{many}\"completion_tokens\":{}}}}}\n\n",
+        u64::MAX
+    );
+    let finish = rest.split_inclusive("\n\n").find(|it| it.contains("\"length\"")).unwrap();
+    let (_, flow, given) = rest_of(&format!("{announced}\n\n{finish}{usage}"));
+    assert_eq!(flow, Flow::On);
+    let last = events(&given).pop().unwrap();
+    assert_eq!(last["usage"]["prompt_tokens"], 219);
+    assert_eq!(last["usage"]["completion_tokens"], u64::MAX);
+}
+
+#[test]
+fn ids_that_no_vocabulary_has_are_not_kept() {
+    let role = r#"data: {"id":"a","choices":[{"index":0,"delta":{"role":"assistant","content":""}}],"prompt_token_ids":[1]}"#;
+    for ids in ["123456789012345678901234567890", "-1", "1e3", "1.5", "null"] {
+        let mut stream = stream(BODY);
+        fed(&mut stream, &format!("{role}\n\n"));
+        let event =
+            format!("data: {{\"choices\":[{{\"delta\":{{\"content\":\"a\"}},\"token_ids\":[{ids}]}}]}}\n\n");
+        fed(&mut stream, &event);
+        assert_eq!(stream.break_off(), Break::Lost(Obstacle::TooLong), "{ids}");
+    }
+}
+
+#[test]
+fn ordinary_events_of_a_long_stream_are_kept_like_all_others() {
+    let asked = BODY.replace("\"model\"", "\"return_token_ids\":true,\"model\"");
+    let mut stream = stream(&asked);
+    let whole: Vec<&str> = UNBROKEN.split_inclusive("\n\n").collect();
+    for (index, event) in whole.iter().take(30).enumerate() {
+        assert_eq!(fed(&mut stream, event), *event, "event {index}");
+    }
+    let Break::Rest { tokens } = stream.break_off() else { panic!("not continued") };
+    assert_eq!(tokens as usize, ids(&whole[..30].concat()).len());
+}

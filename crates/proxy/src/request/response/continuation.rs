@@ -7,7 +7,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use http::header::{HeaderMap, HeaderValue};
 use maitre_dialect::continuation::{Break, ContinuableStream, Flow, Obstacle, serves};
 use maitre_dispatch::{Event, Failure, Placement};
@@ -28,6 +28,9 @@ use crate::metrics::{Continued, Metrics};
 use crate::outcome::RequestOutcome;
 use crate::refuse::judge;
 use crate::token_memory::TokenReservation;
+
+/// What is set aside for a stream's chunks on their way to the client. Chosen: several ordinary events.
+const GIVEN_BYTES: usize = 2 << 10;
 
 /// What a stream needs to go on elsewhere, before it has begun.
 pub(crate) enum Cover {
@@ -50,6 +53,10 @@ pub(super) struct Continuation {
     memory: TokenReservation,
     metrics: Arc<Metrics>,
     pub(super) hand_over: HandOverSignal,
+    /// What the client gets of one chunk, and the memory that its chunks are slices of: once the client has them, it is
+    /// used again, so that a chunk costs no allocation.
+    scratch: Vec<u8>,
+    given: BytesMut,
 }
 
 /// Ready when the stream should leave its worker, which is drained.
@@ -105,7 +112,15 @@ impl Cover {
         match begun {
             Ok(request) => {
                 let (memory, metrics) = (state.token_ids.reserve(), state.metrics.clone());
-                Some(Continuation { request, memory, metrics, hand_over: hand_over_signal(link) })
+                let (scratch, given) = (Vec::new(), BytesMut::new());
+                Some(Continuation {
+                    request,
+                    memory,
+                    metrics,
+                    hand_over: hand_over_signal(link),
+                    scratch,
+                    given,
+                })
             }
             Err(obstacle) => {
                 state.metrics.continuations.streamed(Some(obstacle));
@@ -126,8 +141,7 @@ impl Continuation {
     /// What the client gets of a chunk.
     pub(super) fn feed(&mut self, chunk: &Bytes) -> (Bytes, Flow) {
         let stream = &mut self.request.stream;
-        let mut out = Vec::with_capacity(chunk.len());
-        let flow = stream.feed(chunk, &mut out);
+        let flow = stream.feed(chunk, &mut self.scratch);
         if !self.memory.hold(stream.kept_bytes()) {
             stream.give_up(Obstacle::NoMemory);
         }
@@ -135,7 +149,20 @@ impl Continuation {
             self.memory.release();
             self.request.arrived = None;
         }
-        (Bytes::from(out), flow)
+        (self.take_given(), flow)
+    }
+
+    fn take_given(&mut self) -> Bytes {
+        if self.scratch.len() > GIVEN_BYTES {
+            return Bytes::from(std::mem::take(&mut self.scratch));
+        }
+        // Room for several chunks: the next one may come before the client has taken the last.
+        if self.given.capacity() < self.scratch.len() {
+            self.given.reserve(GIVEN_BYTES);
+        }
+        self.given.extend_from_slice(&self.scratch);
+        self.scratch.clear();
+        self.given.split().freeze()
     }
 
     /// Why the stream cannot go on elsewhere; none if it can.
