@@ -11,6 +11,7 @@ pub mod cache;
 mod capacity;
 pub mod event;
 mod long_prefills;
+mod move_budget;
 pub mod observer;
 pub mod peers;
 pub mod placer;

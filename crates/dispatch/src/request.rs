@@ -11,11 +11,11 @@ use maitre_queue as queue;
 
 use crate::cache::{Prediction, PromptChain};
 use crate::event::{Failure, Form};
+use crate::move_budget::MoveBudget;
 use crate::observer::Ticket;
 use crate::placer::{Query, model_of};
 use crate::programs::ProgramId;
 use crate::reservations::Reservation;
-use crate::scheduler::move_budget::MoveBudget;
 
 #[derive(Clone, Debug)]
 pub(crate) struct PendingRequest {

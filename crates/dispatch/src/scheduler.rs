@@ -6,7 +6,6 @@
 
 pub(crate) mod dry_run;
 pub(crate) mod hedge_budget;
-pub(crate) mod move_budget;
 pub(crate) mod pool;
 pub(crate) mod recall;
 pub mod retry_budget;
@@ -24,12 +23,13 @@ use maitre_queue::{self as queue, Allowances, PeerUsage, RouterShare};
 use crate::capacity::without;
 use crate::event::Failure;
 use crate::long_prefills::LongPrefills;
+use crate::move_budget::{MoveBudget, Moves};
 use crate::placer::{Admission, Rules, Scope};
 use crate::request::{self, Attempt, PendingRequest, PoolId, RequestState};
 use crate::reservations::{Reservation, Reservations};
 use dry_run::DryRun;
 use hedge_budget::HedgeBudget;
-use move_budget::{MoveBudget, Moves};
+
 use pool::{Flow, NotQueued, Pool};
 use retry_budget::{RetryBudget, RetryIncome};
 

@@ -11,10 +11,10 @@ use super::programs::call_patience;
 use super::{Brain, Parts};
 use crate::cache::PromptChain;
 use crate::event::{Arrival, Effect, Refusal};
+use crate::move_budget::MoveBudget;
 use crate::observer::Fact;
 use crate::placer::model_of;
 use crate::request::{AttemptOrder, PendingRequest, RequestState, Spending};
-use crate::scheduler::move_budget::MoveBudget;
 use crate::scheduler::pool_of;
 
 /// The block of a prompt by which routers break ties: 256 tokens in, with blocks of 16, which is past most greetings and

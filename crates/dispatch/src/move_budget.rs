@@ -25,7 +25,7 @@ pub(crate) struct Moves {
 
 impl Moves {
     /// Those of a fleet with this many requests in flight.
-    pub(super) fn of_fleet(in_flight: usize) -> Moves {
+    pub(crate) fn of_fleet(in_flight: usize) -> Moves {
         Moves { most: (in_flight as f64).max(MOVES_MIN), window: WINDOW }
     }
 }
