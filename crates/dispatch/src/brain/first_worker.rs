@@ -43,7 +43,7 @@ impl Brain {
     ) {
         match self.pending.get(&id.0).is_some_and(|it| it.deadline.is_some()) {
             true => self.refuse_late(now, id, effects),
-            false => self.refuse(id, Refusal::NoWorker, effects),
+            false => self.refuse(now, id, Refusal::NoWorker, effects),
         }
     }
 

@@ -65,7 +65,7 @@ impl Brain {
             Tried::NoWorker if self.waits_for_first_worker(id) => {
                 self.wait_for_first_worker(now, id, effects)
             }
-            Tried::NoWorker => self.refuse(id, otherwise, effects),
+            Tried::NoWorker => self.refuse(now, id, otherwise, effects),
         }
     }
 
@@ -265,7 +265,7 @@ impl Brain {
                     has_left = true;
                 }
                 Tried::NoWorker => {
-                    self.refuse_without_worker(id, effects);
+                    self.refuse_without_worker(now, id, effects);
                     has_left = true;
                 }
                 Tried::Busy(preference) => self.keep_waiting(now, id, preference, &mut ahead),
@@ -346,23 +346,23 @@ impl Brain {
         let mut stranded: Vec<RequestId> =
             self.pending.values().filter(is_stranded).map(|it| it.id).collect();
         stranded.sort_unstable();
-        stranded.into_iter().for_each(|it| self.refuse_without_worker(it, effects));
+        stranded.into_iter().for_each(|it| self.refuse_without_worker(now, it, effects));
     }
 
     /// No worker is left for it: because its last attempt failed, if it had one.
-    fn refuse_without_worker(&mut self, id: RequestId, effects: &mut Vec<Effect>) {
+    fn refuse_without_worker(&mut self, now: Instant, id: RequestId, effects: &mut Vec<Effect>) {
         let failure = self.pending.get(&id.0).and_then(|it| it.failure);
-        self.refuse(id, Refusal::without_worker(failure), effects);
+        self.refuse(now, id, Refusal::without_worker(failure), effects);
     }
 
     pub(super) fn refuse_late(&mut self, now: Instant, id: RequestId, effects: &mut Vec<Effect>) {
         let retry_after = self.retry_after(now, id);
-        self.refuse(id, Refusal::Deadline { retry_after }, effects);
+        self.refuse(now, id, Refusal::Deadline { retry_after }, effects);
     }
 
     fn refuse_full(&mut self, now: Instant, id: RequestId, effects: &mut Vec<Effect>) {
         let retry_after = self.retry_after(now, id);
-        self.refuse(id, Refusal::QueueFull { retry_after }, effects);
+        self.refuse(now, id, Refusal::QueueFull { retry_after }, effects);
     }
 
     fn retry_after(&mut self, now: Instant, id: RequestId) -> Duration {
@@ -374,10 +374,16 @@ impl Brain {
 
     /// Refuses a request. One of the next in the queue may be gone already: while those before it were tried, it had to
     /// make room for a recalled request.
-    pub(super) fn refuse(&mut self, id: RequestId, refusal: Refusal, effects: &mut Vec<Effect>) {
+    pub(super) fn refuse(
+        &mut self,
+        now: Instant,
+        id: RequestId,
+        refusal: Refusal,
+        effects: &mut Vec<Effect>,
+    ) {
         let Some(mut request) = self.pending.remove(&id.0) else { return };
         effects.push(Effect::Refuse { request: id, refusal });
-        self.parts.call_ended(request.arrived, &request, None);
+        self.parts.call_ended(now, &request, None);
         // A request that no worker has seen costs its tenant nothing.
         if self.parts.settings.queue.enabled && request.tried.is_empty() {
             self.parts.scheduler.allowances.give_back(request.tenant, request.spending.taken);

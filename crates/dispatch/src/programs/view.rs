@@ -1,7 +1,6 @@
 //! Programs as people see them: how many there are, what has memory, and which calls are held and why.
 //!
-//! Nothing here reaches a decision. A view walks over all programs once, under the brain's lock: with the 65,536 that are
-//! known at most, that takes about a millisecond. Lists are bounded, the largest or the longest held first.
+//! Nothing here reaches a decision. A view walks once over all programs, at most 65,536, under the brain's lock. Lists are bounded, the largest or the longest held first.
 
 use std::cmp::Reverse;
 use std::time::Duration;

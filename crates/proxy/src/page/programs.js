@@ -59,7 +59,7 @@ function held({ calls = [], calls_held }) {
     el("th", { scope: "row" }, it.program),
     el("td", {}, it.tenant ?? format.UNKNOWN),
     el("td.n", {}, format.duration(it.held_ms / 1000)),
-    el("td", {}, sentence.held(it)),
+    el("td.wraps", {}, sentence.held(it)),
   ]);
   const more = calls_held > calls.length ? el("p.quiet", {}, `The ${format.count(calls.length)} held longest of ${format.count(calls_held)}.`) : null;
   return [table("Held calls", ["Program", "Tenant", ">Held", "Why"], rows), more].filter((it) => it !== null);
