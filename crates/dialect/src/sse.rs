@@ -54,7 +54,7 @@ impl Tracker {
     pub fn feed(&mut self, chunk: &[u8]) -> bool {
         let mut carried = false;
         let mut rest = chunk;
-        while let Some(end) = memchr(b'\n', rest) {
+        while let Some(end) = line_end(rest) {
             let (line, after) = (&rest[..end], &rest[end + 1..]);
             carried |= self.end_line(line);
             rest = after;
@@ -167,6 +167,15 @@ impl Head {
         let taken = more.len().min(LINE_HEAD_BYTES - self.length);
         self.bytes[self.length..self.length + taken].copy_from_slice(&more[..taken]);
         self.length += taken;
+    }
+}
+
+/// Where the first line ends. Every second line is blank, for which no search is needed.
+fn line_end(text: &[u8]) -> Option<usize> {
+    match text {
+        [] => None,
+        [b'\n', ..] => Some(0),
+        _ => memchr(b'\n', text),
     }
 }
 

@@ -119,7 +119,11 @@ impl Finder {
             }
             return start + 1;
         }
-        // A name cut by the end of the chunk contains exactly one quote, its first byte.
+        // A name cut by the end of the chunk contains exactly one quote, its first byte. Events end with a line break, which
+        // is in no name.
+        if chunk.ends_with(b"\n") {
+            return chunk.len();
+        }
         let tail_start = at.max(chunk.len().saturating_sub(name.len() - 1));
         if let Some(quote) = memrchr(b'"', &chunk[tail_start..]) {
             let start = tail_start + quote;

@@ -170,8 +170,7 @@ impl Framing {
                 outgoing.push(data);
             }
             Framing::Chunked => {
-                outgoing.push_hex(data.len());
-                outgoing.copied.extend_from_slice(b"\r\n");
+                outgoing.push_size(data.len());
                 outgoing.push(data);
                 outgoing.push_after(b"\r\n");
             }
@@ -280,10 +279,19 @@ impl Outgoing {
         out.extend_from_slice(b"\r\n");
     }
 
-    fn push_hex(&mut self, number: usize) {
-        let digits = (usize::BITS - number.leading_zeros()).div_ceil(4).max(1);
-        let digit = |place: u32| b"0123456789abcdef"[number >> (4 * place) & 15];
-        self.copied.extend((0..digits).rev().map(digit));
+    /// The line before a chunk: its size in hexadecimal digits.
+    fn push_size(&mut self, mut size: usize) {
+        let mut line = *b"................\r\n";
+        let mut at = line.len() - 2;
+        while at > 0 {
+            at -= 1;
+            line[at] = b"0123456789abcdef"[size & 15];
+            size >>= 4;
+            if size == 0 {
+                break;
+            }
+        }
+        self.copied.extend_from_slice(&line[at..]);
     }
 }
 

@@ -138,6 +138,8 @@ impl Chunk {
         Ok(match *self {
             Chunk::Data { left: 0 } => Some(Chunk::Break),
             Chunk::Data { .. } | Chunk::End => None,
+            Chunk::Broken(why) => return Err(why),
+            Chunk::Size | Chunk::Break if buffer.is_empty() => None,
             Chunk::Break => match line_length(buffer)? {
                 None => None,
                 Some(0) => {
@@ -161,7 +163,6 @@ impl Chunk {
                     Some(if length == 0 { Chunk::End } else { Chunk::Trailers { lines: lines + 1 } })
                 }
             },
-            Chunk::Broken(why) => return Err(why),
         })
     }
 }
@@ -192,12 +193,14 @@ fn is_header(line: &[u8]) -> bool {
 }
 
 fn size(buffer: &mut BytesMut) -> Result<Option<u64>, Malformed> {
-    let digits = buffer.iter().take(DIGITS_MAX + 1).take_while(|it| it.is_ascii_hexdigit()).count();
-    if digits > DIGITS_MAX {
-        return Err("an invalid chunk size");
+    let (mut size, mut digits) = (0, 0);
+    while let Some(digit) = buffer.get(digits).and_then(|&it| char::from(it).to_digit(16)) {
+        if digits == DIGITS_MAX {
+            return Err("an invalid chunk size");
+        }
+        size = size << 4 | u64::from(digit);
+        digits += 1;
     }
-    let value = |digit: &u8| u64::from((*digit as char).to_digit(16).unwrap_or_default());
-    let size = buffer[..digits].iter().fold(0, |size, digit| size << 4 | value(digit));
     if digits > 0 && buffer[digits..].starts_with(LINE_BREAK) {
         buffer.advance(digits + LINE_BREAK.len());
         return Ok(Some(size));
