@@ -146,7 +146,51 @@ fn any_json() -> impl Strategy<Value = serde_json::Value> {
     })
 }
 
+/// All strings of a value, and the names of its members, in their order.
+fn strings(raw: Raw<'_>, knows: bool) -> Vec<String> {
+    let raw = Raw { longest: if knows { raw.longest } else { LongestString::default() }, ..raw };
+    let mut found = Vec::from_iter(raw.string().map(Cow::into_owned));
+    raw.members(|key, value| {
+        found.push(key.into_owned());
+        found.extend(strings(value, knows));
+    });
+    let mut elements = Vec::new();
+    let _all = raw.records(
+        |members: &mut Vec<String>, key, value| {
+            members.push(key.into_owned());
+            members.extend(strings(value, knows));
+        },
+        |element, members| {
+            elements.extend(strings(element, knows));
+            elements.extend(members);
+            ControlFlow::Continue(())
+        },
+    );
+    found.extend(elements);
+    found
+}
+
+#[test]
+fn the_longest_string_is_known_to_be_plain_or_not() {
+    let check = |text: &str, expected: bool| {
+        assert_eq!(Cursor::new(text).value().unwrap().is_plain(), expected, "{text}");
+    };
+    check(r#""plain""#, true);
+    check(r#""""#, true);
+    check(r#""a\nb""#, false);
+    check(r#"["plain"]"#, false);
+    check("1", false);
+}
+
 proptest! {
+    #[test]
+    fn a_value_is_read_again_as_without_its_longest_string(value in any_json()) {
+        for text in [value.to_string(), format!("{value:#}"), format!("[0, {value}, \"é\\n\"]")] {
+            let raw = Cursor::new(&text).value().unwrap();
+            prop_assert_eq!(strings(raw, true), strings(raw, false));
+        }
+    }
+
     #[test]
     fn every_value_serde_json_writes_is_accepted(value in any_json()) {
         prop_assert_eq!(verdict(&value.to_string()), Ok(()));

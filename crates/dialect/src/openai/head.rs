@@ -187,8 +187,8 @@ fn give_content<F: FnMut(&[u8])>(tap: &mut Tap<F>, raw: Raw<'_>) -> ControlFlow<
 
 /// One block of content: its text if it has one, otherwise the whole block.
 fn give_block<F: FnMut(&[u8])>(tap: &mut Tap<F>, raw: Raw<'_>, text: Option<Raw<'_>>) -> ControlFlow<()> {
-    match text.and_then(Raw::quoted) {
-        Some(text) => tap.give_text(text),
+    match text.filter(|it| it.shape() == Shape::String) {
+        Some(text) => give_value(tap, text),
         // An image takes the same number of tokens however large its encoding; only its identity matters.
         None if raw.text.len() > BLOCK_BYTES_MAX => {
             tap.give(&hash::bytes(0, raw.text.as_bytes()).to_le_bytes())
@@ -202,6 +202,7 @@ const BLOCK_BYTES_MAX: usize = 1_024;
 
 fn give_value<F: FnMut(&[u8])>(tap: &mut Tap<F>, raw: Raw<'_>) -> ControlFlow<()> {
     match (raw.shape(), raw.quoted()) {
+        (_, Some(text)) if raw.is_plain() => tap.give(text.as_bytes()),
         (Shape::Null, _) => ControlFlow::Continue(()),
         (_, Some(text)) => tap.give_text(text),
         _ => tap.give_compact(raw.text),
