@@ -15,7 +15,8 @@
 //! placement allocates (its pending request, runs of new blocks in the index) does not depend on the number of workers.
 //! Counting allocations here would take an allocator of our own, and so unsafe code, which is forbidden.
 //!
-//! `cargo bench -p maitre-dispatch --bench decision` measures; `cargo test` runs it once, small.
+//! `cargo bench -p maitre-dispatch --bench decision` measures, with `-- two-threads` only how two threads share the brain;
+//! `cargo test` runs it once, small.
 #![allow(clippy::print_stdout, clippy::disallowed_methods, reason = "a bench reads the clock and prints")]
 
 use std::cmp::Reverse;
@@ -54,6 +55,9 @@ const TICK: Duration = Duration::from_millis(500);
 
 fn main() {
     let measuring = std::env::args().any(|it| it == "--bench");
+    if std::env::args().any(|it| it == "two-threads") {
+        return by_two_threads(measuring);
+    }
     let (rounds, arrivals) = if measuring { (40, 2_500) } else { (1, 20) };
     for (workers, blocks) in [(64, 20_000), (1_000, 2_000)] {
         let blocks = if measuring { blocks } else { PROMPT_BLOCKS };
