@@ -222,6 +222,9 @@ def others_ahead(results):
         lines += [f"{name}, {title}: {router} {theirs}, maitre {ours}" for title, router, theirs, ours in wins(it["rows"], COLUMNS)]
     for fault, rows in results["faults"].items():
         lines += [f"{title}: {router} {theirs}, maitre {ours}" for title, router, theirs, ours in wins(rows, FAULT_COLUMNS[fault])]
+    measured_ours = [OURS in measured(it["rows"]) for it in results["workloads"].values()]
+    if not all(measured_ours):
+        lines.append("Maitre itself was not measured on every workload: see the tables.")
     return lines or ["Nowhere in this run."]
 
 

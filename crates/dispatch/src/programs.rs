@@ -299,8 +299,13 @@ impl Programs {
         if program.in_flight > 0 || program.worker.is_some_and(is_fit) {
             return Some(Room::AsItIs);
         }
+        let is_able = |it: &&Worker| it.is_fit() && it.answers();
+        // Nothing to wait for: the call is refused, or waits for the first worker, like any other.
+        if !fleet.workers().any(|it| is_able(&it)) {
+            return Some(Room::AsItIs);
+        }
         let mut best: Option<(i64, WorkerId)> = None;
-        for worker in fleet.workers().filter(|it| it.is_fit() && it.answers()) {
+        for worker in fleet.workers().filter(is_able) {
             // A worker that has not said how much it holds takes what comes.
             let Some(capacity) = worker.capacity() else { return Some(Room::AsItIs) };
             let capacity = self.admitted(capacity);
@@ -351,9 +356,15 @@ impl Programs {
     fn make_room(&mut self, now: Instant, worker: WorkerId, fleet: &Fleet) {
         let Some(capacity) = capacity(fleet, worker) else { return };
         let slope = fleet.worker(worker).map_or(0.0, |it| it.rates.prefill.slope);
-        while memory_of(&mut self.memory, worker).tokens > capacity {
-            let Some(next) = self.gives_way(now, worker, slope) else { return };
+        loop {
+            let before = memory_of(&mut self.memory, worker).tokens;
+            let Some(next) = self.gives_way(now, worker, slope).filter(|_| before > capacity) else { return };
             self.unsettle(next);
+            let after = memory_of(&mut self.memory, worker).tokens;
+            debug_assert!(after < before, "an idle program had no memory");
+            if after >= before {
+                return;
+            }
         }
     }
 
@@ -390,7 +401,11 @@ impl Programs {
     /// A call that was admitted has ended, and left a context of so many tokens.
     pub(crate) fn ended(&mut self, now: Instant, id: ProgramId, tokens: u64, fleet: &Fleet) {
         let Some(program) = self.programs.get_mut(&id.0) else { return };
-        program.in_flight = program.in_flight.saturating_sub(1);
+        // The program was forgotten and came back while the call was under way.
+        if program.in_flight == 0 {
+            return;
+        }
+        program.in_flight -= 1;
         let before = std::mem::replace(&mut program.tokens, tokens);
         let is_idle = program.in_flight + program.held == 0;
         if is_idle {

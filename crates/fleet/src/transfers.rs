@@ -121,10 +121,8 @@ impl Transfers {
     /// fast again.
     pub(crate) fn settle(&mut self, now: Instant) {
         self.now = now;
-        if !self.pairs.is_empty() {
-            self.pairs.retain(|it| now.since(it.learned_at) < FORGOTTEN);
-            self.fit = self.median();
-        }
+        self.pairs.retain(|it| now.since(it.learned_at) < FORGOTTEN);
+        self.fit = self.median();
     }
 
     /// A worker has left. Its number may become another's.

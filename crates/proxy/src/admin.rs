@@ -1,7 +1,7 @@
 //! The admin listener: probes, metrics, the page, and the API behind the page.
 //!
-//! Probes, metrics and the page's own files need no key: they contain nothing of any request. Everything else is under
-//! `/admin/`; its key is checked before the route is looked up.
+//! Probes, metrics, the external scaler and the page's own files need no key: they contain nothing of any request. Everything
+//! else is under `/admin/`; its key is checked before the route is looked up.
 
 mod act;
 mod cluster;
@@ -18,6 +18,7 @@ use std::convert::Infallible;
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -61,7 +62,7 @@ const READ_PATIENCE: Duration = Duration::from_secs(10);
 /// How long a client may read nothing of its response.
 const WRITE_PATIENCE: Duration = Duration::from_secs(10);
 
-/// How long a gRPC connection may be idle. KEDA asks every half minute.
+/// How long a gRPC connection may be silent. It answers a ping every half minute.
 const GRPC_IDLE: Duration = Duration::from_secs(300);
 
 /// No other origins and nothing inline: the page shows names that clients have sent.
@@ -77,14 +78,14 @@ pub(crate) struct AdminState {
     pub(crate) lane: Arc<Lane>,
     /// Permits for event streams.
     pub(crate) streams: Arc<Semaphore>,
-    /// Permits for streams of the external scaler.
-    watches: Arc<Semaphore>,
+    /// Streams of the external scaler that were ever opened.
+    watches: AtomicU64,
 }
 
 impl AdminState {
     pub(crate) fn new(roster: Arc<Roster>, program: Arc<dyn Program>, lane: Arc<Lane>) -> AdminState {
         let streams = Arc::new(Semaphore::new(STREAMS_MAX));
-        let watches = Arc::new(Semaphore::new(scaler::WATCHES_MAX));
+        let watches = AtomicU64::new(0);
         AdminState { router: lane.state.clone(), roster, program, lane, streams, watches }
     }
 }

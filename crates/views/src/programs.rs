@@ -6,7 +6,7 @@ use crate::text::Text;
 view! {
     /// Programs and their working set. Programs are named by a part of a hash: their names may be secrets.
     ProgramsView {
-        /// `working-set` or `thunder-agent`.
+        /// `working-set`, `thunder-agent` or `cache-ttl`.
         rule: Text,
         ..
         known: u64,

@@ -148,7 +148,7 @@ impl Parts {
     }
 
     /// Takes a request out of the queue, if it is there.
-    fn leave_queue(&mut self, request: &mut PendingRequest) {
+    pub(super) fn leave_queue(&mut self, request: &mut PendingRequest) {
         self.release_reservation(request);
         self.scheduler.leave(request);
     }

@@ -28,9 +28,34 @@ impl Brain {
         let wait = self.parts.settings.scaling.first_worker;
         let Some(request) = self.pending.get_mut(&id.0) else { return };
         // What its class allows is meant for a queue that moves.
-        request.patience = request.deadline.or(Some(request.arrived + wait));
-        if self.join(now, id, effects) {
+        let latest = request.deadline.unwrap_or(request.arrived + wait);
+        request.patience = Some(latest);
+        if latest < now {
+            self.refuse_without_first_worker(now, id, effects);
+        } else if self.join(now, id, effects) {
             effects.push(Effect::Wait { request: id });
+        }
+    }
+
+    /// The last worker has left requests in the queue. They wait for the next one like those that come now.
+    pub(super) fn wait_on_without_worker(&mut self, now: Instant, effects: &mut Vec<Effect>) {
+        let Parts { settings, .. } = &self.parts;
+        if !settings.waits_for_first_worker() {
+            return;
+        }
+        let latest =
+            |it: &PendingRequest| Some(it.deadline.unwrap_or(it.arrived + settings.scaling.first_worker));
+        let waits = |it: &&PendingRequest| {
+            it.is_waiting() && it.patience != latest(it) && self.parts.waits_for_first_worker(it)
+        };
+        let mut kept: Vec<(Instant, RequestId)> =
+            self.pending.values().filter(waits).map(|it| (it.arrived, it.id)).collect();
+        kept.sort_unstable();
+        for (_, id) in kept {
+            let Some(request) = self.pending.get_mut(&id.0) else { continue };
+            request.waited = request.waited_by(now);
+            self.parts.leave_queue(request);
+            self.wait_for_first_worker(now, id, effects);
         }
     }
 
@@ -63,8 +88,7 @@ impl Brain {
             let Brain { pending, parts, .. } = self;
             let Some(request) = pending.get_mut(&id.0) else { continue };
             request.waited = request.waited_by(now);
-            parts.scheduler.release_reservation(request);
-            parts.scheduler.leave(request);
+            parts.leave_queue(request);
             request.pool = pool_of(request.wanted, &parts.fleet);
             self.admit(now, id, Refusal::NoWorker, effects);
         }

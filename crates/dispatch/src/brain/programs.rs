@@ -8,6 +8,7 @@ use crate::event::{Effect, Refusal};
 use crate::programs::ProgramId;
 use crate::programs::view::{HeldSummary, Hold, HoldEnd, ProgramCounts, ProgramsSnapshot, Sight, ViewLimits};
 use crate::request::PendingRequest;
+use crate::scheduler::pool_of;
 
 /// Held calls that go in one step, so that a long list does not keep others from the brain.
 const RELEASED_A_STEP: usize = 64;
@@ -84,6 +85,8 @@ impl Brain {
             let queue = &settings.queue;
             let Some((id, since)) = programs.release(now, fleet, |it| queue.terms(it).weight) else { return };
             if let Some(request) = self.pending.get_mut(&id.0) {
+                // While it was held, a worker may have shown that its model has another name.
+                request.pool = pool_of(request.wanted, fleet);
                 request.held = now.since(since);
                 request.waited += request.held;
                 request.patience = call_patience(settings, request);

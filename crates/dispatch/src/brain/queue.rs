@@ -76,7 +76,10 @@ impl Brain {
         let Some(request) = pending.get(&id.0).filter(|_| parts.settings.queue.enabled) else { return };
         let context = Context { now, settings: &parts.settings.queue, fleet: &parts.fleet };
         let Some(highest) = parts.scheduler.arrived(context, request) else { return };
-        for placed in recall::awaiting_first_token(highest, &self.pending).into_values() {
+        let pool = request.pool;
+        // A request with a deadline of its own has yielded from the start.
+        let yields = |it: &PendingRequest| it.pool == pool && it.class >= highest && it.deadline.is_none();
+        for placed in recall::awaiting_first_token(&self.pending, yields).into_values() {
             for it in placed {
                 let parts = &self.parts;
                 let context = Context { now, settings: &parts.settings.queue, fleet: &parts.fleet };
@@ -336,6 +339,7 @@ impl Brain {
     /// Refuses queued requests that can never go: the workers that could take them left, or serve something else.
     pub(super) fn refuse_stranded(&mut self, now: Instant, effects: &mut Vec<Effect>) {
         self.admit_where_models_are(now, effects);
+        self.wait_on_without_worker(now, effects);
         let waits = |it: &PendingRequest| self.parts.waits_for_first_worker(it);
         let fleet = &self.parts.fleet;
         let is_stranded = |it: &&PendingRequest| {

@@ -111,7 +111,7 @@ impl Brain {
         for (_, id) in queued {
             let Some(request) = self.pending.get_mut(&id.0) else { continue };
             let waited = request.waited_by(now);
-            self.parts.scheduler.leave(request);
+            self.parts.leave_queue(request);
             debug_assert!(matches!(request.state, RequestState::Unplaced), "it was only queued");
             request.waited = waited;
             let refusal = Refusal::without_worker(request.failure);

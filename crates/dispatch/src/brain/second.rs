@@ -45,6 +45,10 @@ impl Brain {
         outcome: AttemptOutcome,
     ) {
         let Some(mut request) = self.pending.remove(&request.0) else { return };
+        match self.pending.get_mut(&by.0) {
+            Some(winner) => winner.program = winner.program.or(request.program),
+            None => self.parts.call_ended(now, &request, None),
+        }
         let Some(attempt) = self.parts.release(&mut request) else { return };
         self.parts.attempt_ended(now, &attempt, outcome, None);
         if outcome == AttemptOutcome::Outpaced {
@@ -134,6 +138,8 @@ impl PendingRequest {
             state: RequestState::Unplaced,
             spending: Spending::default(),
             order: AttemptOrder::Second,
+            // The call of its program ends once, with the first attempt or with the one that supersedes it.
+            program: None,
             // Nobody waits in the queue for it, and it is not recalled.
             has_response: true,
             may_split: false,

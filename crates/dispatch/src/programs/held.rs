@@ -81,6 +81,10 @@ impl HeldCalls {
         Some(call)
     }
 
+    pub(crate) fn get(&self, request: RequestId) -> Option<&HeldCall> {
+        self.calls.get(self.numbers.get(&request.0)?)
+    }
+
     pub(crate) fn oldest(&self) -> Option<HeldCall> {
         self.calls.first_key_value().map(|it| *it.1)
     }

@@ -5,6 +5,7 @@
 use std::cmp::Reverse;
 use std::time::Duration;
 
+use maitre_base::hash::NumberMap;
 use maitre_base::{Instant, RequestId, TenantId, WorkerId};
 use maitre_fleet::{Fleet, Worker};
 
@@ -217,7 +218,9 @@ impl Programs {
             if let Some(place) = place {
                 workers[place].programs += 1;
             }
-            programs.push(summary(sight.now, ProgramId(id), program));
+            if limits.programs > 0 {
+                programs.push(summary(sight.now, ProgramId(id), program));
+            }
         }
         // By id last: the order of the map is nobody's.
         let order = |it: &ProgramSummary| (it.worker.is_none(), Reverse(it.tokens), it.id);
@@ -260,16 +263,16 @@ impl Programs {
     }
 
     fn held_summaries<W: Fn(TenantId) -> f64>(&self, sight: &Sight<'_, W>, most: usize) -> Vec<HeldSummary> {
-        if self.held.is_empty() {
+        if self.held.is_empty() || most == 0 {
             return Vec::new();
         }
         let roomiest = self.roomiest(sight.fleet);
-        let order: Vec<RequestId> =
-            self.held.in_order(|it| self.share(it) / (sight.weight)(it)).map(|it| it.request).collect();
+        let order = self.held.in_order(|it| self.share(it) / (sight.weight)(it));
+        let places: NumberMap<u32> = order.zip(0..).map(|(it, place)| (it.request.0, place)).collect();
         let summary = |call: &HeldCall| {
             let program = self.programs.get(&call.program.0);
             let held = sight.now.since(call.since);
-            let ahead = order.iter().position(|&it| it == call.request).unwrap_or(0) as u32;
+            let ahead = places.get(&call.request.0).copied().unwrap_or(0);
             let hold = Hold {
                 tokens: program.map_or(0, |it| it.tokens),
                 roomiest,
@@ -352,7 +355,7 @@ impl Programs {
 
     /// A call that is held, if it is, leaves without going.
     pub(crate) fn count_lost(&mut self, now: Instant, request: RequestId, end: HoldEnd) {
-        if let Some(call) = self.held.iter().find(|it| it.request == request) {
+        if let Some(call) = self.held.get(request) {
             self.tallies.count(end, now.since(call.since));
         }
     }

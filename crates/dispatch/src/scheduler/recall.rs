@@ -1,15 +1,15 @@
 //! Which requests to recall from their workers.
 //!
 //! Before the first byte, only the router and the worker know where a request is. So the router can take it back and
-//! queue it again without its client noticing. The last to be placed go first: the worker has not begun with them. The work
-//! on others is lost, or with luck still in the worker's cache. So those are recalled only for a deadline that cannot be
+//! queue it again without its client noticing. The last to be placed go first: the worker has hardly begun with them. The
+//! work on others is lost, or with luck still in the worker's cache. So those are recalled only for a deadline that cannot be
 //! met otherwise, and only if the recall is enough to meet it.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use maitre_base::hash::NumberMap;
-use maitre_base::{ClassId, Instant, RequestId, Tokens, WorkerId};
+use maitre_base::{Instant, RequestId, Tokens, WorkerId};
 use maitre_fleet::WorkerSnapshot;
 use maitre_queue::limits::{Caps, limits};
 
@@ -40,7 +40,7 @@ pub(crate) fn victims(
 ) -> Option<Vec<RequestId>> {
     let request = pending.get(&id.0)?;
     let time_left = request.deadline?.since(now).as_secs_f64();
-    let candidates = awaiting_first_token(ClassId(request.class.0 + 1), pending);
+    let candidates = awaiting_first_token(pending, |it| it.class > request.class);
     let mut best: Option<(Tokens, Vec<RequestId>)> = None;
     for snapshot in snapshots {
         let limits = limits(snapshot.knee, caps);
@@ -63,11 +63,11 @@ pub(crate) fn victims(
     best.map(|it| it.1)
 }
 
-/// Requests of this class and those below it without a first token, by worker. The last to be placed comes first: it has
-/// the least to lose.
+/// Requests that `may` be recalled and have no first token, by worker. The last to be placed comes first: it has the least
+/// to lose.
 pub(crate) fn awaiting_first_token(
-    highest: ClassId,
     pending: &NumberMap<PendingRequest>,
+    may: impl Fn(&PendingRequest) -> bool,
 ) -> BTreeMap<WorkerId, Vec<AwaitingFirstToken>> {
     let mut workers: BTreeMap<WorkerId, Vec<AwaitingFirstToken>> = BTreeMap::new();
     for request in pending.values() {
@@ -75,7 +75,7 @@ pub(crate) fn awaiting_first_token(
         // What another worker prefilled would be lost.
         let is_split = attempt.prefill_leg.is_some();
         let may_be = !request.has_response && !is_split && request.recalled.len() < RECALLED_MAX;
-        if request.class >= highest && may_be {
+        if may_be && may(request) {
             workers.entry(attempt.worker).or_default().push(AwaitingFirstToken {
                 placed_at: attempt.placed_at,
                 request: request.id,

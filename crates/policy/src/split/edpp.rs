@@ -11,7 +11,7 @@ use super::Prospect;
 
 /// The part of split requests that may be late.
 const ALLOWED: f64 = 0.1;
-/// Chosen, so that a bad minute is forgotten within a few hundred requests.
+/// Chosen. Only split requests that come in time make it smaller, so where all are late, the rule splits no more.
 const LATE_MAX: f64 = 30.0;
 
 /// Split requests that were late beyond those allowed.

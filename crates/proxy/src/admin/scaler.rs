@@ -7,6 +7,7 @@ use std::collections::HashMap;
 use std::convert::Infallible;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -20,15 +21,15 @@ use maitre_grpc::external_scaler::{
     GET_METRIC_SPEC, GET_METRICS, GetMetricSpecResponse, GetMetricsRequest, GetMetricsResponse, IS_ACTIVE,
     IsActiveResponse, MetricSpec, MetricValue, STREAM_IS_ACTIVE, ScaledObjectRef,
 };
-use tokio::sync::OwnedSemaphorePermit;
-use tokio::time::{Interval, MissedTickBehavior, interval};
+use tokio::time::{Interval, MissedTickBehavior, interval, timeout};
 use tokio_stream::Stream;
 use tonic::body::Body;
+use tonic::codec::Codec;
 use tonic::server::{Grpc, ServerStreamingService, UnaryService};
 use tonic::{Request as Call, Response as Answer, Status};
 use tonic_prost::ProstCodec;
 
-use super::AdminState;
+use super::{AdminState, READ_PATIENCE};
 use crate::client::streams::Streams;
 use crate::client::{ClientSocket, Pulse};
 use crate::state::RouterState;
@@ -42,8 +43,12 @@ const MODEL: &str = "model";
 /// Calls at once on one connection. Chosen: KEDA has one stream for each scaled object.
 const CALLS_MAX: u32 = 128;
 
-/// Streams of `StreamIsActive` at once, on all connections.
-pub(super) const WATCHES_MAX: usize = 256;
+/// A call names an object and a model. Announced sizes above this are refused before anything is reserved for them.
+const MESSAGE_MAX: usize = 16 << 10;
+
+/// Streams of `StreamIsActive` that later ones leave open, on all connections. Beyond that the oldest ends, and its client
+/// opens another; a stranger that opens many keeps nobody out.
+const WATCHES_MAX: u64 = 256;
 
 /// As often as the number is computed.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -56,7 +61,8 @@ pub(super) async fn serve(admin: &Arc<AdminState>, socket: ClientSocket, pulse: 
     let service = service_fn(|request: Request<Incoming>| {
         let (admin, busy) = (admin.clone(), pulse.busy());
         async move {
-            let response = answer(&admin, request).await;
+            let too_slow = |_| Status::deadline_exceeded("the call did not arrive in time").into_http();
+            let response = timeout(READ_PATIENCE, answer(&admin, request)).await.unwrap_or_else(too_slow);
             drop(busy);
             Ok::<_, Infallible>(response)
         }
@@ -73,12 +79,17 @@ pub(super) async fn serve(admin: &Arc<AdminState>, socket: ClientSocket, pulse: 
 async fn answer(admin: &Arc<AdminState>, request: Request<Incoming>) -> Response<Body> {
     let scaler = Scaler(admin.clone());
     match request.uri().path() {
-        IS_ACTIVE => Grpc::new(ProstCodec::default()).unary(IsActive(scaler), request).await,
-        STREAM_IS_ACTIVE => Grpc::new(ProstCodec::default()).server_streaming(scaler, request).await,
-        GET_METRIC_SPEC => Grpc::new(ProstCodec::default()).unary(GetMetricSpec, request).await,
-        GET_METRICS => Grpc::new(ProstCodec::default()).unary(GetMetrics(scaler), request).await,
+        IS_ACTIVE => small(ProstCodec::default()).unary(IsActive(scaler), request).await,
+        STREAM_IS_ACTIVE => small(ProstCodec::default()).server_streaming(scaler, request).await,
+        GET_METRIC_SPEC => small(ProstCodec::default()).unary(GetMetricSpec, request).await,
+        GET_METRICS => small(ProstCodec::default()).unary(GetMetrics(scaler), request).await,
         path => Status::unimplemented(format!("{path} is not served here")).into_http(),
     }
+}
+
+/// A method with small messages.
+fn small<C: Codec>(codec: C) -> Grpc<C> {
+    Grpc::new(codec).max_decoding_message_size(MESSAGE_MAX)
 }
 
 struct Scaler(Arc<AdminState>);
@@ -118,15 +129,16 @@ fn desired(router: &RouterState, model: Option<&str>) -> Result<u32, Status> {
         found.map(|it| it.desired.workers).ok_or_else(|| {
             Status::not_found(format!(
                 "model {:?} is not known; known: {}. List models that may have no worker in scaling.models",
-                model.unwrap_or(""),
+                model.unwrap_or("").chars().take(NAME_SHOWN).collect::<String>(),
                 names(brain)
             ))
         })
     })
 }
 
-/// Most names in a message.
+/// Most names in a message, and characters of one that is not known.
 const NAMES_MAX: usize = 20;
+const NAME_SHOWN: usize = 100;
 
 fn names(brain: &Brain) -> String {
     let names = brain.scaling().iter().filter_map(|it| brain.fleet().name(it.model?));
@@ -179,15 +191,11 @@ impl ServerStreamingService<ScaledObjectRef> for Scaler {
     type Future = Answered<Activity>;
 
     fn call(&mut self, call: Call<ScaledObjectRef>) -> Self::Future {
-        let full =
-            |_| Status::resource_exhausted(format!("{WATCHES_MAX} streams are open already; close one"));
-        let permit = self.0.watches.clone().try_acquire_owned().map_err(full);
-        answered(permit.map(|permit| {
-            let mut looks = interval(LOOK_EVERY);
-            looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-            let model = call.into_inner().scaler_metadata.remove(MODEL);
-            Activity { admin: self.0.clone(), model, last: None, looks, _permit: permit }
-        }))
+        let mut looks = interval(LOOK_EVERY);
+        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let model = call.into_inner().scaler_metadata.remove(MODEL);
+        let number = self.0.watches.fetch_add(1, Ordering::Relaxed);
+        answered(Ok(Activity { admin: self.0.clone(), model, last: None, looks, number }))
     }
 }
 
@@ -197,7 +205,14 @@ struct Activity {
     model: Option<String>,
     last: Option<bool>,
     looks: Interval,
-    _permit: OwnedSemaphorePermit,
+    /// How many were opened before this one.
+    number: u64,
+}
+
+impl Activity {
+    fn has_to_end(&self) -> bool {
+        self.admin.watches.load(Ordering::Relaxed).saturating_sub(self.number) > WATCHES_MAX
+    }
 }
 
 impl Stream for Activity {
@@ -206,6 +221,11 @@ impl Stream for Activity {
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         loop {
             ready!(self.looks.poll_tick(cx));
+            if self.has_to_end() {
+                return Poll::Ready(Some(Err(Status::unavailable(
+                    "later streams took its place; open another",
+                ))));
+            }
             let result = match desired(&self.admin.router, self.model.as_deref()) {
                 Ok(workers) => workers > 0,
                 Err(status) => return Poll::Ready(Some(Err(status))),

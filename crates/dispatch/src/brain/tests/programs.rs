@@ -408,3 +408,47 @@ fn the_longest_wait_of_a_class_does_not_end_a_program() {
     assert!(refused.is_empty(), "{refused:?}");
     assert_eq!(harness.brain.program_counts(harness.now).held_calls, 1);
 }
+
+#[test]
+fn a_call_with_two_attempts_ends_once() {
+    for second_wins in [false, true] {
+        let hedges = crate::settings::HedgeSettings { are_on: true, share: 1.0 };
+        let programs = ProgramSettings { rule: ProgramRule::WorkingSet, wait_max: Duration::from_hours(9) };
+        let settings =
+            BrainSettings { strategy: Name::LeastDelay, programs, hedges, ..BrainSettings::default() };
+        let mut harness = Harness::with(2, settings);
+        let load = EngineLoad { block_size: Some(16), blocks: Some(13_300), ..EngineLoad::default() };
+        for worker in [WorkerId(0), WorkerId(1)] {
+            harness.on(Event::LoadReported { worker, load });
+        }
+        harness.call(1, 7, 30_000);
+        let (first, second) = (RequestId(1), RequestId(1 << 40));
+        let cause = crate::event::SecondCause::Hedge;
+        let effects = harness.on(Event::Second { request: first, number: second, cause });
+        assert_eq!(gone(&effects), [second.0]);
+        let (winner, loser) = if second_wins { (second, first) } else { (first, second) };
+        match second_wins {
+            true => drop(harness.on(Event::Outpaced { request: loser, by: winner })),
+            false => drop(harness.on(Event::Left { request: loser })),
+        }
+        assert_eq!(seen(&harness).counts.running, 1, "the call goes on");
+        harness.reply(winner.0, 30_000);
+        assert_eq!((seen(&harness).counts.running, seen(&harness).counts.resident), (0, 1));
+        // A program that was idle twice would be asked for its memory twice.
+        harness.call(3, 7, 30_000);
+        harness.reply(3, 30_000);
+        assert_eq!(seen(&harness).workers.iter().map(|it| it.idle).sum::<u64>(), 1);
+    }
+}
+
+#[test]
+fn a_call_is_not_held_while_there_is_no_worker() {
+    let mut harness = full(ProgramRule::WorkingSet);
+    harness.on(Event::WorkerGone { worker: WorkerId(0) });
+    let effects = harness.on(Event::Arrived(Arrival {
+        program: Some(99),
+        size: Size::Tokens(60_000),
+        ..arrival(99, Some("llama"))
+    }));
+    assert!(matches!(effects.as_slice(), [Effect::Refuse { .. }]), "{effects:?}");
+}

@@ -343,6 +343,18 @@ fn a_busy_model_does_not_delay_another() {
     harness.is_clear();
 }
 
+#[test]
+fn a_request_takes_nothing_back_from_workers_of_another_model() {
+    let mut harness = Harness::with_queue(2, BrainSettings::default());
+    harness.on(Event::ModelsReported { worker: WorkerId(1), cards: &[Card { name: "qwen", parent: None }] });
+    for request in 0..100 {
+        harness.step(Come(batch(request)));
+    }
+    let other = Arrival { model: Some("qwen"), ..chat(100) };
+    assert_eq!(harness.summary_of(Come(other)), "100@1");
+    assert_eq!(harness.promised()[0].requests, 100);
+}
+
 /// Where a class above has requests, a prompt that fits no cache now waits. It is overtaken by those that fit, up to the
 /// limit.
 #[test]

@@ -153,6 +153,26 @@ fn requests_that_wait_stay_when_the_last_worker_leaves() {
 }
 
 #[test]
+fn requests_that_the_last_worker_leaves_in_the_queue_wait_like_those_that_come_later() {
+    let mut harness = from_zero();
+    let mut settings = harness.brain.settings().clone();
+    settings.queue.sequences_max = 1;
+    harness.brain.reconfigure(harness.now, settings, &mut Vec::new()).unwrap();
+    join(&mut harness, &["llama"]);
+    harness.arrive(1, Some("llama")).unwrap();
+    let batch = Arrival { class: ClassId(2), ..arrival(2, Some("llama")) };
+    assert!(waits(&harness.on(Event::Arrived(batch))));
+    harness.on(Event::WorkerGone { worker: WorkerId(0) });
+    // Its class has no longest wait.
+    harness.now = harness.now + Duration::from_secs(301);
+    let effects = harness.on(Event::Tick);
+    assert!(
+        effects.contains(&Effect::Refuse { request: RequestId(2), refusal: Refusal::NoWorker }),
+        "{effects:?}"
+    );
+}
+
+#[test]
 fn requests_under_another_name_go_to_the_model_behind_it() {
     let mut harness = from_zero();
     harness.brain.parts.fleet.expect(["llama-latest"]);
