@@ -14,6 +14,7 @@
 //! (read as U+FFFD). Nesting is bounded by `MAX_DEPTH`, without recursion.
 
 pub(crate) mod edit;
+pub(crate) mod ids;
 #[cfg(test)]
 mod tests;
 

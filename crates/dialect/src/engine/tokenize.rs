@@ -1,8 +1,7 @@
 //! Asks an engine for the tokens of a prompt, in vLLM's format.
 
-use serde::Deserialize;
-
 use crate::engine::EngineKind;
+use crate::json::ids::leading_ids;
 use crate::openai::{Part, Request};
 
 /// The path to request.
@@ -26,7 +25,10 @@ pub fn question(request: &Request<'_>) -> Option<String> {
     if template.is_own {
         return None;
     }
-    let mut question = format!("{{\"model\":{}", serde_json::to_string(request.model.as_deref()?).ok()?);
+    let model = serde_json::to_string(request.model.as_deref()?).ok()?;
+    let mut question = String::with_capacity(request.prompt.bytes() + model.len() + 256);
+    question.push_str("{\"model\":");
+    question.push_str(&model);
     let mut add = |key: &str, value: &str| {
         question.push_str(",\"");
         question.push_str(key);
@@ -63,13 +65,14 @@ pub fn question(request: &Request<'_>) -> Option<String> {
     Some(question)
 }
 
-/// The tokens in an engine's answer.
+/// The tokens in an engine's answer: an object with nothing nested in it but lists.
+///
+/// A quote inside a string is escaped, so these bytes and a colon are a key wherever they stand.
 pub fn answer(body: &[u8]) -> Option<Vec<u32>> {
-    #[derive(Deserialize)]
-    struct TokenizeReply {
-        tokens: Vec<u32>,
-    }
-    serde_json::from_slice::<TokenizeReply>(body).ok().map(|it| it.tokens)
+    const KEY: &[u8] = b"\"tokens\"";
+    let mut after = memchr::memmem::find_iter(body, KEY).map(|at| body[at + KEY.len()..].trim_ascii_start());
+    let value = after.find_map(|it| it.strip_prefix(b":"))?;
+    leading_ids(value.trim_ascii_start())
 }
 
 #[cfg(test)]
@@ -112,7 +115,13 @@ mod tests {
     #[test]
     fn answers_are_ids_or_nothing() {
         assert_eq!(answer(br#"{"count":2,"max_model_len":9,"tokens":[1,2]}"#), Some(vec![1, 2]));
+        assert_eq!(
+            answer(br#"{ "token_strs": ["\"tokens\":", "tokens"], "tokens" : [ 3 ] }"#),
+            Some(vec![3])
+        );
         assert_eq!(answer(br#"{"tokens":["a"]}"#), None);
+        assert_eq!(answer(br#"{"tokens":[1,2"#), None);
+        assert_eq!(answer(br#"{"tokens":null}"#), None);
         assert_eq!(answer(b"<html>"), None);
     }
 }

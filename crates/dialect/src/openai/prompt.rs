@@ -5,6 +5,7 @@
 
 use memchr::memchr_iter;
 
+use crate::json::ids::leading_ids;
 use crate::json::{Raw, Shape};
 use crate::openai::head::{self, Extent};
 use crate::openai::part::Part;
@@ -53,8 +54,7 @@ impl<'a> Prompt<'a> {
     /// Token ids, where the client sent one prompt of them.
     pub fn ids(&self) -> Option<Vec<u32>> {
         let raw = [Part::TokenIds, Part::Prompt, Part::Input].into_iter().find_map(|it| self.part(it))?;
-        let inside = raw.text.strip_prefix('[')?.strip_suffix(']')?;
-        inside.split(',').map(|it| it.trim().parse().ok()).collect()
+        leading_ids(raw.text.as_bytes()).filter(|it| !it.is_empty())
     }
 
     pub(crate) fn part(&self, part: Part) -> Option<Raw<'a>> {

@@ -11,7 +11,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use maitre_base::hash::{self, NumberMap};
 use maitre_base::{Instant, WorkerId};
-use maitre_dialect::engine::{self, EngineKind};
+use maitre_dialect::engine;
 use maitre_dialect::openai;
 use maitre_dispatch::PromptChain;
 use maitre_fleet::HealthState;
@@ -137,19 +137,22 @@ impl EngineTokenizers {
                 fleet.workers().filter(|it| it.serves(wanted) && it.health.state() == HealthState::Ready);
             Some(ready.map(|it| it.id).collect())
         });
-        let links: Vec<_> = ready.unwrap_or_default().into_iter().filter_map(|it| brain.link(it)).collect();
+        let ready = ready.unwrap_or_default();
         let turn = {
             let mut memory = self.memory.lock();
             memory.turn = memory.turn.wrapping_add(1);
             memory.turn
         };
-        let count = links.len().max(1);
-        let mut in_turn = (0..links.len()).map(|step| &links[(turn + step) % count]);
-        match in_turn.find(|it| it.kind().is_some_and(EngineKind::tokenizes_chats)) {
-            Some(link) => Chosen::Worker(link.clone()),
-            None if links.iter().any(|it| it.kind().is_none()) => Chosen::NotYet,
-            None => Chosen::None,
+        let (before, after) = ready.split_at(turn % ready.len().max(1));
+        let mut chosen = Chosen::None;
+        for link in after.iter().chain(before).filter_map(|it| brain.link(*it)) {
+            match link.kind() {
+                Some(kind) if kind.tokenizes_chats() => return Chosen::Worker(link),
+                Some(_) => {}
+                None => chosen = Chosen::NotYet,
+            }
         }
+        chosen
     }
 }
 
