@@ -374,13 +374,12 @@ impl Parts {
             attempt.first_token = Some((now, requests));
             attempt.progress = Some(StreamProgress { at: now, pieces: 1, requests, prefilled });
             let took = now.since(attempt.placed_at);
-            match (attempt.prefill_leg.as_deref(), attempt.pull) {
-                (Some(leg), _) => {
-                    if let Some(deadline) = self.settings.split.first_token_deadline() {
-                        self.placer.late_splits.learn(now.since(leg.placed_at), deadline);
-                    }
-                    self.learn_transfer(now, worker, leg);
-                }
+            let leg = attempt.prefill_leg.as_deref();
+            if let Some(deadline) = self.settings.split.first_token_deadline() {
+                self.placer.late_splits.learn(leg.is_some_and(|it| now.since(it.placed_at) > deadline));
+            }
+            match (leg, attempt.pull) {
+                (Some(leg), _) => self.learn_transfer(now, worker, leg),
                 (None, Some(pull)) => self.learn_pull(now, attempt, pull),
                 (None, None) => self.fleet.learn_first_token(now, worker, attempt.prefill_ahead, took),
             }
@@ -490,8 +489,8 @@ impl Brain {
                 parts.fleet.handoff_failed(now, leg.worker);
                 request.tried.push(leg.worker);
             }
-            (None, Some(Pull { source: Some(source), .. })) if failure == Failure::Handoff => {
-                parts.fleet.pull_failed(now, worker, source);
+            (None, Some(pull @ Pull { source: Some(source), .. })) if failure == Failure::Handoff => {
+                parts.pull_failed(now, &attempt, (source, pull));
             }
             _ => request.tried.push(worker),
         }

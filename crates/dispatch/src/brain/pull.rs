@@ -68,11 +68,22 @@ impl Parts {
         }
     }
 
-    /// The first token came: what is not explained by the rest of the prompt was the pull.
+    /// What is not explained by the rest of the prompt was the pull.
+    fn pull_took(&self, now: Instant, attempt: &Attempt) -> Duration {
+        let worker = self.fleet.worker(attempt.worker);
+        let computed = worker.map_or(0.0, |it| it.rates.prefill.at(attempt.prefill_ahead as f64));
+        now.since(attempt.placed_at).saturating_sub(Duration::from_secs_f64(computed))
+    }
+
+    /// The first token did not come in time, or the engine could not pull.
+    pub(super) fn pull_failed(&mut self, now: Instant, attempt: &Attempt, (source, pull): (WorkerId, Pull)) {
+        let took = self.pull_took(now, attempt);
+        self.fleet.pull_failed(now, (attempt.worker, source), pull.tokens + pull.before, took);
+    }
+
+    /// The first token came.
     pub(super) fn learn_pull(&mut self, now: Instant, attempt: &Attempt, pull: Pull) {
-        let Some(worker) = self.fleet.worker(attempt.worker) else { return };
-        let computed = worker.rates.prefill.at(attempt.prefill_ahead as f64);
-        let took = now.since(attempt.placed_at).saturating_sub(Duration::from_secs_f64(computed));
+        let took = self.pull_took(now, attempt);
         let to = attempt.worker;
         let way = match pull.source {
             Some(source) => Way::between(source, to),

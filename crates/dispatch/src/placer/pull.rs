@@ -86,7 +86,8 @@ fn source(
     (snapshots, held): (&[WorkerSnapshot], &[Held]),
     unfinished: &UnfinishedPrompts,
 ) -> Option<PullSource> {
-    let prompt = query.prompt.filter(|_| query.may_split && world.fleet.has_pulls())?;
+    let may_pull = query.may_split && world.fleet.has_pulls() && !world.fleet.awaits_first_pull();
+    let prompt = query.prompt.filter(|_| may_pull)?;
     let mut best: Option<PullSource> = None;
     for (snapshot, held) in snapshots.iter().zip(held) {
         let (worker, requests) = (snapshot.worker, snapshot.requests);

@@ -23,6 +23,11 @@ impl Fleet {
         self.pulling_workers > 1
     }
 
+    /// Whether nothing is known of pulls yet, and the first one is under way.
+    pub fn awaits_first_pull(&self) -> bool {
+        self.pull_times.awaits_trial()
+    }
+
     /// Whether this worker can pull now.
     pub fn may_pull(&self, now: Instant, worker: WorkerId) -> bool {
         self.pulls_of(worker).is_some_and(|it| !it.is_paused(now))
@@ -56,6 +61,9 @@ impl Fleet {
         if let Some(it) = source.and_then(|it| self.pulls_of_mut(it)) {
             it.under_way += 1;
         }
+        if source.is_some() {
+            self.pull_times.begin();
+        }
         self.promise_fetch(worker, tokens);
         self.begin_fetch(worker, tokens)
     }
@@ -64,6 +72,9 @@ impl Fleet {
     pub fn end_pull(&mut self, worker: WorkerId, source: Option<WorkerId>, tokens: Tokens) {
         if let Some(it) = source.and_then(|it| self.pulls_of_mut(it)) {
             it.under_way = it.under_way.saturating_sub(1);
+        }
+        if source.is_some() {
+            self.pull_times.end();
         }
         self.end_fetch(worker, tokens, true);
     }
@@ -79,8 +90,16 @@ impl Fleet {
         self.pull_times.learn(way, tokens, took);
     }
 
-    /// This worker could not pull from that one in time. Either may be at fault.
-    pub fn pull_failed(&mut self, now: Instant, worker: WorkerId, source: WorkerId) {
+    /// This worker could not pull so many tokens, with those before them on the same link, from that one. Either may be at
+    /// fault, or the link is slow: it would have taken longer than this.
+    pub fn pull_failed(
+        &mut self,
+        now: Instant,
+        (worker, source): (WorkerId, WorkerId),
+        tokens: Tokens,
+        took: Duration,
+    ) {
+        self.pull_times.learn_at_least(Way::between(source, worker), tokens, took);
         for worker in [worker, source] {
             if let Some(it) = self.pulls_of_mut(worker) {
                 (it.failed, it.proven) = (Some(now), None);
@@ -143,7 +162,7 @@ mod tests {
     fn after_a_failed_pull_both_rest_for_a_minute() {
         let mut fleet = pair();
         fleet.learn_pull(seconds(1), WAY, Tokens(1_000), Duration::from_millis(50));
-        fleet.pull_failed(seconds(2), ONE, OTHER);
+        fleet.pull_failed(seconds(2), (ONE, OTHER), Tokens(1_000), Duration::from_millis(1));
         for at in [2, 61] {
             assert!(!fleet.is_source(seconds(at), OTHER, PullWatch::FirstToken), "{at} s");
             assert!(!fleet.may_pull(seconds(at), ONE), "{at} s");
@@ -151,6 +170,32 @@ mod tests {
         assert!(fleet.is_source(seconds(62), OTHER, PullWatch::FirstToken));
         assert!(!fleet.is_source(seconds(62), OTHER, PullWatch::Nothing), "no longer proven");
         assert!(fleet.may_pull(seconds(62), ONE));
+    }
+
+    #[test]
+    fn the_first_pulls_are_tried_one_at_a_time() {
+        let mut fleet = pair();
+        for round in 1..=2 {
+            assert!(!fleet.awaits_first_pull(), "round {round}");
+            fleet.begin_pull(ONE, Some(OTHER), Tokens(1_000));
+            assert!(fleet.awaits_first_pull(), "round {round}");
+            fleet.learn_pull(seconds(round), WAY, Tokens(1_000), Duration::from_millis(50));
+            fleet.end_pull(ONE, Some(OTHER), Tokens(1_000));
+        }
+        fleet.begin_pull(ONE, Some(OTHER), Tokens(1_000));
+        assert!(!fleet.awaits_first_pull());
+        fleet.begin_pull(ONE, None, Tokens(1_000));
+        fleet.end_pull(ONE, None, Tokens(1_000));
+    }
+
+    #[test]
+    fn a_pull_that_was_given_up_shows_that_the_link_is_slow() {
+        let mut fleet = pair();
+        let before = fleet.pull_time(WAY, Tokens(8_000));
+        fleet.pull_failed(seconds(1), (ONE, OTHER), Tokens(8_000), Duration::from_millis(1));
+        assert_eq!(fleet.pull_time(WAY, Tokens(8_000)), before, "refused at once");
+        fleet.pull_failed(seconds(2), (ONE, OTHER), Tokens(8_000), Duration::from_secs(6));
+        assert!(fleet.pull_time(WAY, Tokens(8_000)).own > 0.5);
     }
 
     #[test]

@@ -4,14 +4,15 @@
 //! where its seconds of work times the seconds of work before it are fewest, plus the transfer, plus a virtual queue that
 //! grows with each split request whose first token came after its deadline. Published as a description; the weights here
 //! are 1, and one late request in ten is allowed.
-
-use std::time::Duration;
+//!
+//! A virtual queue is served with every decision, whatever was decided: each request makes it smaller by what is allowed. If
+//! only split requests did, a rule that has stopped to split would never begin again.
 
 use super::Prospect;
 
-/// The part of split requests that may be late.
+/// The part of requests that may be split and late.
 const ALLOWED: f64 = 0.1;
-/// Chosen. Only split requests that come in time make it smaller, so where all are late, the rule splits no more.
+/// Chosen: three hundred requests after the last late one, none of them counts.
 const LATE_MAX: f64 = 30.0;
 
 /// Split requests that were late beyond those allowed.
@@ -19,9 +20,9 @@ const LATE_MAX: f64 = 30.0;
 pub struct LateSplits(f64);
 
 impl LateSplits {
-    /// The first token of a split request came after so long.
-    pub fn learn(&mut self, took: Duration, deadline: Duration) {
-        let missed = if took > deadline { 1.0 } else { 0.0 };
+    /// The first token of a request came; late only if the request was split.
+    pub fn learn(&mut self, is_late: bool) {
+        let missed = if is_late { 1.0 } else { 0.0 };
         self.0 = (self.0 + missed - ALLOWED).clamp(0.0, LATE_MAX);
     }
 
@@ -64,12 +65,11 @@ mod tests {
     #[test]
     fn late_first_tokens_keep_prompts_local_until_they_are_made_up_for() {
         let mut late = LateSplits::default();
-        let deadline = Duration::from_secs(1);
-        late.learn(Duration::from_secs(2), deadline);
+        late.learn(true);
         assert!(!splits(&prospect(40, 0.0, late)));
-        (0..9).for_each(|_| late.learn(Duration::from_millis(10), deadline));
+        (0..9).for_each(|_| late.learn(false));
         assert!(splits(&prospect(40, 0.0, late)));
-        (0..1_000).for_each(|_| late.learn(Duration::from_secs(9), deadline));
+        (0..1_000).for_each(|_| late.learn(true));
         assert!(late.requests() <= LATE_MAX);
     }
 }

@@ -209,6 +209,37 @@ fn slow_transfers_are_learned_and_avoided() {
     assert!((1..15).contains(&splits), "{splits} of 40");
 }
 
+/// The prompt of a split request is prefilled, and its first token comes so much later.
+fn hand_over(harness: &mut Harness, request: u64, after: Duration) {
+    harness.on(Event::Prefilled { request: RequestId(request), worker: P, counted: None });
+    harness.now = harness.now + after;
+    harness.begin(request);
+    harness.now = harness.now + Duration::from_millis(40);
+    harness.on(Event::Finished { request: RequestId(request), counted: None, pieces: 3 });
+}
+
+#[test]
+fn a_rule_that_stopped_to_split_begins_again_once_requests_come_in_time() {
+    let mut harness = busy(fleet(1, 1), 40);
+    harness.brain.parts.settings.split = "edpp-1000".parse().unwrap();
+    let mut request = 0;
+    let mut tries = |harness: &mut Harness, times: u64| {
+        let splits = (0..times).filter(|_| {
+            request += 1;
+            let split = prefilled_by(harness, long(request)).is_some();
+            // The prefill takes long, not the transfer.
+            harness.now = harness.now + Duration::from_millis(if split { 1_500 } else { 900 });
+            hand_over(harness, request, Duration::from_millis(100));
+            split
+        });
+        splits.count()
+    };
+    let first = tries(&mut harness, 10);
+    assert!((1..5).contains(&first), "{first}");
+    let later = tries(&mut harness, 60);
+    assert!(later > 0, "it never splits again");
+}
+
 #[test]
 fn the_record_has_both_prices() {
     let mut harness = busy(fleet(1, 1), 40);
