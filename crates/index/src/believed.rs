@@ -1,9 +1,13 @@
-//! The order in which each worker's engine would evict its predicted blocks.
+//! The order in which each worker's engine would evict its blocks: those that requests have used.
 //!
 //! An engine evicts the least recently used block first, and of one prompt the last block first. So each
 //! worker has a list from oldest to newest, and a request moves its path to the newest end, deepest first. An
 //! entry is what one worker is believed to hold of one run; all its blocks have the same history, because the
 //! table splits a run where histories differ.
+//!
+//! The order is that of the requests as they were sent, so it is the engine's order at the time when the last of them has its
+//! turn. The blocks that will not fit by then are *leaving*: the oldest ones. Only the newest entry with such blocks may have
+//! others.
 
 use crate::holders::WorkerMasks;
 use crate::slab::{NONE, Slab};
@@ -63,11 +67,14 @@ struct Ends {
     blocks: u32,
     /// Those of them that are not reported.
     unreported: u32,
+    /// Those of them that are leaving, and the newest entry that has any.
+    leaving_blocks: u32,
+    leaving: u32,
 }
 
 impl Default for Ends {
     fn default() -> Ends {
-        Ends { oldest: NONE, newest: NONE, blocks: 0, unreported: 0 }
+        Ends { oldest: NONE, newest: NONE, blocks: 0, unreported: 0, leaving_blocks: 0, leaving: NONE }
     }
 }
 
@@ -104,6 +111,8 @@ impl Beliefs {
         ends.blocks = ends.blocks + after.predicted.count_ones() - before.predicted.count_ones();
         let unreported = |it: &WorkerMasks| (it.predicted & !it.gpu).count_ones();
         ends.unreported = ends.unreported + unreported(after) - unreported(before);
+        let leaving = |it: &WorkerMasks| it.leaving().count_ones();
+        ends.leaving_blocks = ends.leaving_blocks + leaving(after) - leaving(before);
     }
 
     pub(crate) fn oldest(&self, slot: u32) -> Option<&Belief> {
@@ -111,9 +120,38 @@ impl Beliefs {
         (oldest != NONE).then(|| &self.entries[oldest])
     }
 
-    /// The next one in the order of its worker.
-    pub(crate) fn newer(&self, belief: &Belief) -> Option<&Belief> {
-        self.get(belief.newer)
+    pub(crate) fn newest(&self, slot: u32) -> Option<&Belief> {
+        self.get(self.ends[slot as usize].newest)
+    }
+
+    /// The one before it in the order of its worker.
+    pub(crate) fn older(&self, belief: &Belief) -> Option<&Belief> {
+        self.get(belief.older)
+    }
+
+    pub(crate) fn leaving_blocks(&self, slot: u32) -> u32 {
+        self.ends[slot as usize].leaving_blocks
+    }
+
+    /// The newest entry with blocks that are leaving. It may have none left.
+    pub(crate) fn last_leaving(&self, slot: u32) -> Option<&Belief> {
+        self.get(self.ends[slot as usize].leaving)
+    }
+
+    /// Makes the next entry the newest one with blocks that are leaving, if there is a next one.
+    pub(crate) fn more_leaving(&mut self, slot: u32) -> Option<&Belief> {
+        let ends = self.ends[slot as usize];
+        let next = self.get(ends.leaving).map_or(ends.oldest, |it| it.newer);
+        if next != NONE {
+            self.ends[slot as usize].leaving = next;
+        }
+        self.get(next)
+    }
+
+    /// Makes the entry before the newest one.
+    pub(crate) fn fewer_leaving(&mut self, slot: u32) {
+        let last = self.ends[slot as usize].leaving;
+        self.ends[slot as usize].leaving = self.get(last).map_or(NONE, |it| it.older);
     }
 
     /// All of this slot, oldest first.
@@ -181,6 +219,9 @@ impl Beliefs {
 
     fn unlink(&mut self, id: u32) {
         let Belief { slot, newer, older, .. } = self.entries[id];
+        if self.ends[slot as usize].leaving == id {
+            self.ends[slot as usize].leaving = older;
+        }
         match newer {
             NONE => self.ends[slot as usize].newest = older,
             newer => self.entries[newer].older = older,

@@ -24,30 +24,70 @@ pub(crate) const fn low(blocks: usize) -> Mask {
 /// What one worker holds of one run. Packed, because masks aligned to sixteen bytes would take a run over two
 /// cache lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(C, packed(8))]
+#[repr(C, packed(4))]
 pub(crate) struct WorkerMasks {
     pub(crate) slot: u32,
-    /// The entry of the prediction in the worker's eviction order; `NONE` without predicted blocks.
+    /// The entry in the worker's eviction order; `NONE` without predicted blocks.
     pub(crate) belief: u32,
     pub(crate) gpu: Mask,
     pub(crate) predicted: Mask,
     /// In the CPU or disk tier.
     pub(crate) lower: Mask,
+    /// Predicted blocks from this one on are leaving: the engine will have evicted them before a request that comes now has
+    /// its turn.
+    staying: u8,
 }
 
 impl WorkerMasks {
     pub(crate) fn new(slot: u32) -> WorkerMasks {
-        WorkerMasks { slot, belief: NONE, gpu: 0, lower: 0, predicted: 0 }
+        WorkerMasks { slot, belief: NONE, gpu: 0, lower: 0, predicted: 0, staying: RUN_BLOCKS as u8 }
     }
 
+    /// On the GPU when a request that comes now has its turn.
     #[inline]
     pub(crate) fn near(&self) -> Mask {
-        self.gpu | self.predicted
+        (self.gpu | self.predicted) & !self.leaving()
     }
 
     #[inline]
     pub(crate) fn any(&self) -> Mask {
-        self.gpu | self.predicted | self.lower
+        self.near() | self.lower
+    }
+
+    #[inline]
+    fn is_empty(&self) -> bool {
+        self.gpu | self.predicted | self.lower == 0
+    }
+
+    /// The blocks that are leaving.
+    #[inline]
+    pub(crate) fn leaving(&self) -> Mask {
+        self.predicted & !low(usize::from(self.staying))
+    }
+
+    /// Whether every block is on the GPU now, and stays.
+    #[inline]
+    pub(crate) fn is_whole(&self, full: Mask) -> bool {
+        self.gpu == full && usize::from(self.staying) == RUN_BLOCKS
+    }
+
+    /// Up to so many more blocks are leaving, the last ones first.
+    pub(crate) fn leave(&mut self, blocks: u32) {
+        for _ in 0..blocks {
+            let Some(last) = (self.predicted & !self.leaving()).checked_ilog2() else { return };
+            self.staying = last as u8;
+        }
+    }
+
+    /// Up to so many blocks are no longer leaving, the first ones first.
+    pub(crate) fn stay(&mut self, blocks: u32) {
+        for _ in 0..blocks {
+            let leaving = self.leaving();
+            self.staying = if leaving == 0 { RUN_BLOCKS as u8 } else { leaving.trailing_zeros() as u8 + 1 };
+        }
+        if self.leaving() == 0 {
+            self.staying = RUN_BLOCKS as u8;
+        }
     }
 }
 
@@ -114,7 +154,7 @@ impl Holders {
             && share.slot == slot
         {
             let result = change(share);
-            if share.any() == 0 {
+            if share.is_empty() {
                 *self = Holders::Nobody;
             }
             return result;
@@ -126,9 +166,9 @@ impl Holders {
         let mut share = self.get(slot).copied().unwrap_or(WorkerMasks::new(slot));
         let result = change(&mut share);
         match self {
-            Holders::Nobody if share.any() != 0 => *self = Holders::One(share),
+            Holders::Nobody if !share.is_empty() => *self = Holders::One(share),
             Holders::Nobody => {}
-            Holders::One(_) if share.any() == 0 => {}
+            Holders::One(_) if share.is_empty() => {}
             Holders::One(one) => {
                 let one = *one;
                 let mut crowd = Crowd::default();
@@ -155,6 +195,7 @@ impl Holders {
                 gpu: cut(share.gpu),
                 lower: cut(share.lower),
                 predicted: cut(share.predicted),
+                staying: if usize::from(share.staying) < blocks { share.staying } else { RUN_BLOCKS as u8 },
                 ..*share
             };
             // A run is never split at its end, so the shift is smaller than the width.
@@ -162,6 +203,10 @@ impl Holders {
                 gpu: share.gpu >> blocks,
                 lower: share.lower >> blocks,
                 predicted: share.predicted >> blocks,
+                staying: match usize::from(share.staying) {
+                    RUN_BLOCKS => RUN_BLOCKS as u8,
+                    staying => staying.saturating_sub(blocks) as u8,
+                },
                 ..*share
             };
             first.update(share.slot, low(blocks), |it| *it = left);
@@ -206,11 +251,11 @@ impl Crowd {
     fn set(&mut self, share: WorkerMasks, full: Mask) {
         let shares = &mut self.rest.shares;
         match shares.binary_search_by_key(&share.slot, |it| it.slot) {
-            Ok(at) if share.any() == 0 => {
+            Ok(at) if share.is_empty() => {
                 shares.remove(at);
             }
             Ok(at) => shares[at] = share,
-            Err(_) if share.any() == 0 => return,
+            Err(_) if share.is_empty() => return,
             Err(at) => {
                 if shares.len() == shares.capacity() {
                     shares.reserve_exact(2 + shares.len() / 4);
@@ -220,7 +265,7 @@ impl Crowd {
         }
         let bit = share.slot % 64;
         let plane = self.plane_mut(share.slot as usize / 64);
-        put(&mut plane.present, bit, share.any() != 0);
+        put(&mut plane.present, bit, !share.is_empty());
         put(&mut plane.near, bit, share.near() == full);
         put(&mut plane.any, bit, share.any() == full);
     }

@@ -198,8 +198,12 @@ impl Index {
     }
 
     pub fn set_source(&mut self, id: WorkerId, source: CacheSource) {
-        if let Some(Some(worker)) = self.workers.get_mut(id.index()) {
-            worker.source = source;
+        if let Some(mut writer) = self.prediction_writer(id, 0)
+            && writer.worker.source != source
+        {
+            writer.keep_all();
+            writer.worker.source = source;
+            writer.trim();
         }
     }
 
@@ -266,6 +270,9 @@ impl Index {
     /// least recently used are evicted, and the rest fades unless reports confirm it once they are complete again.
     pub fn doubt_reported(&mut self, id: WorkerId) {
         let seed = mix(self.seed ^ u64::from(id.0) << 32);
+        if let Some(mut writer) = self.prediction_writer(id, 0) {
+            writer.keep_all();
+        }
         if let Some(mut applier) = self.report_applier(id, &mut Applied::default()) {
             applier.doubt(seed);
         }
@@ -324,8 +331,9 @@ impl Index {
     pub fn numbers(&self, id: WorkerId) -> Option<Numbers> {
         let worker = self.workers.get(id.index())?.as_ref()?;
         Some(Numbers {
-            predicted_blocks: self.table.beliefs.blocks(worker.slot),
-            near_blocks: worker.numbers.reported_blocks + self.table.beliefs.unreported(worker.slot),
+            predicted_blocks: self.table.beliefs.unreported(worker.slot),
+            near_blocks: worker.numbers.reported_blocks + self.table.beliefs.unreported(worker.slot)
+                - self.table.beliefs.leaving_blocks(worker.slot),
             parked_blocks: worker.parked.blocks() as u32,
             capacity_blocks: worker.capacity,
             unplaced_permille: worker.coverage.unplaced_permille(),

@@ -120,7 +120,7 @@ fn plane(run: &BlockRun, word: usize) -> Plane {
             let (full, bit) = (low(run.len()), share.slot % 64);
             let present = 1 << bit;
             // Usually, and then the other masks, which are in another cache line, are not needed.
-            if share.gpu == full {
+            if share.is_whole(full) {
                 return Plane { present, near: present, any: present };
             }
             Plane {

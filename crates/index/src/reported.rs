@@ -224,7 +224,7 @@ impl ReportApplier<'_> {
             self.count_alias(position, class, |count| *count += 1);
             self.hold(position.0, 1 << position.1, class);
         } else if class == Class::Near {
-            self.overrule(position.0, 1 << position.1);
+            self.confirm(position.0, 1 << position.1);
         }
     }
 
@@ -299,8 +299,7 @@ impl ReportApplier<'_> {
             }
         });
         if class == Class::Near {
-            // From now on the blocks are held by report, not by prediction.
-            self.overrule(run, bits);
+            self.confirm(run, bits);
         }
         *self.table.runs[run].used.get_mut() = self.clock;
         self.worker.numbers.reported_blocks += gained;
@@ -323,6 +322,14 @@ impl ReportApplier<'_> {
             Class::Lower => share.lower &= !bit,
             Class::Near => share.gpu &= !bit,
         });
+    }
+
+    /// The engine has stored these blocks, so they are held by report. Where all its reports are known, the prediction stays
+    /// too, as the blocks' place in the eviction order.
+    fn confirm(&mut self, run: u32, bits: Mask) {
+        if self.worker.source == CacheSource::Predicted {
+            self.overrule(run, bits);
+        }
     }
 
     /// A report about these blocks overrules a prediction, unless a request waits at the engine that will compute them.

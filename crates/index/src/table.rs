@@ -421,6 +421,7 @@ impl PrefixTable {
             change(share);
             if share.predicted == 0 {
                 share.belief = NONE;
+                share.stay(0);
             }
             (before, *share)
         });

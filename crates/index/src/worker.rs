@@ -27,8 +27,9 @@ pub enum CacheSource {
 pub struct Numbers {
     /// Blocks on its GPU, according to its reports.
     pub reported_blocks: u32,
+    /// Blocks that only predictions say it has.
     pub predicted_blocks: u32,
-    /// Blocks on its GPU that are reported, predicted or both.
+    /// Blocks on its GPU, reported or predicted, once it has computed all that is predicted.
     pub near_blocks: u32,
     /// Blocks with unknown parents.
     pub parked_blocks: u32,

@@ -271,6 +271,7 @@ impl Duel {
                 self.index.set_source(id, source);
                 if let Some(worker) = self.model.workers.get_mut(&worker) {
                     worker.source = source;
+                    worker.trim();
                 }
             }
             4 => {
@@ -380,7 +381,7 @@ fn doubted_reports_hold_what_they_held_on_the_gpu_until_the_cache_is_full() {
             let numbers = duel.index.numbers(worker).unwrap_or_default();
             assert_eq!((numbers.reported_blocks, numbers.parked_blocks), (0, 0), "seed {seed}, {worker}");
             duel.index.set_capacity(worker, 20);
-            assert!(duel.index.numbers(worker).unwrap_or_default().predicted_blocks <= 20);
+            assert!(duel.index.numbers(worker).unwrap_or_default().near_blocks <= 20);
         }
         (0..duel.next_worker).for_each(|it| duel.index.leave(WorkerId(it)));
         assert_eq!(duel.index.blocks(), 0, "seed {seed}: blocks that nobody holds are left");

@@ -395,6 +395,59 @@ fn an_evicted_prefix_still_counts_where_a_request_waits_that_will_compute_it() {
     stage.check("abcde", 0, 0);
 }
 
+/// Reports say what is held now, predictions what will be held: under a backlog the second is what a request finds.
+#[test]
+fn what_the_backlog_will_evict_is_not_held_until_the_backlog_is_gone() {
+    let mut stage = Fixture::new();
+    stage.index.set_source(W, CacheSource::Reported);
+    stage.index.set_capacity(W, 8);
+    for prompt in ["abcd", "pqrs"] {
+        let sent = stage.predict(prompt);
+        stage.store(prompt, 0);
+        stage.prefilled(prompt, sent);
+    }
+    stage.check("abcd", 4, 0);
+    // Three blocks will be computed before the next request has its turn, and the cache is full.
+    let waiting = stage.predict("xyz");
+    stage.check("abcd", 1, 0);
+    stage.check("pqrs", 4, 0);
+    assert_eq!(stage.index.numbers(W).map(|it| it.near_blocks), Some(8));
+    // A request that comes for it anyway makes it the last to be evicted.
+    let again = stage.predict("abcd");
+    stage.check("abcd", 4, 0);
+    stage.check("pqrs", 1, 0);
+    let chain_of = |it: &str| chain_of(it.as_bytes());
+    stage.index.forget(W, chain(&chain_of("abcd")), again);
+    stage.index.forget(W, chain(&chain_of("xyz")), waiting);
+    stage.check("abcd", 4, 0);
+    stage.check("pqrs", 4, 0);
+}
+
+#[test]
+fn what_is_leaving_in_the_middle_of_a_run_is_so_in_both_parts_of_it() {
+    let mut stage = Fixture::new();
+    stage.index.set_source(W, CacheSource::Reported);
+    stage.index.set_capacity(W, 8);
+    let sent = stage.predict("abcdefgh");
+    stage.store("abcdefgh", 0);
+    stage.prefilled("abcdefgh", sent);
+    let waiting = stage.predict("xyz");
+    stage.check("abcdefgh", 5, 0);
+    // Another worker's prompt splits the run, once where blocks stay and once where they leave.
+    let other = WorkerId(1);
+    stage.index.join(other);
+    for prompt in ["abcu", "abcdefv"] {
+        store(&mut stage.index, other, prompt.as_bytes(), 0, Tier::Gpu);
+        stage.check("abcdefgh", 5, 0);
+    }
+    stage.index.forget(W, chain(&chain_of(b"xyz")), waiting);
+    stage.check("abcdefgh", 8, 0);
+    stage.predict("uvwxyz");
+    stage.check("abcdefgh", 2, 0);
+    stage.index.set_source(W, CacheSource::Predicted);
+    stage.check("uvwxyz", 6, 0);
+}
+
 /// Issue 16: a request that waits at its engine for longer than `FADE` still brings its prefix there.
 #[test]
 fn a_prediction_stays_until_its_request_is_prefilled() {

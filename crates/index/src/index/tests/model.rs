@@ -72,8 +72,12 @@ impl PlainIndex {
     pub(super) fn look_up(&self, worker: u32, prompt: &[u8]) -> Holding {
         let Some(worker) = self.workers.get(&worker) else { return Holding::default() };
         let hashes: Vec<u64> = (1..=prompt.len()).map(|end| hash_of(&prompt[..end])).collect();
-        let near = hashes.iter().take_while(|&&it| worker.is_near(it)).count();
-        let any = hashes.iter().take_while(|&&it| worker.is_anywhere(it)).count();
+        let leaving = worker.leaving();
+        let near = |it: u64| worker.is_near(it) && !leaving.contains(&it);
+        let (near, any) = (
+            hashes.iter().take_while(|&&it| near(it)).count(),
+            hashes.iter().take_while(|&&it| near(it) || worker.is_lower(it)).count(),
+        );
         Holding { blocks: near as u32, lower: (any - near) as u32 }
     }
 
@@ -85,8 +89,9 @@ impl PlainIndex {
         let before = last.map_or(0, |it| it.used);
         for at in 0..prompt.len() {
             let hash = hash_of(&prompt[..=at]);
-            let is_kept = worker.source == CacheSource::Reported && !worker.predicted.contains_key(&hash);
-            if at >= from && !worker.is_on_gpu(hash) || at < from && is_kept {
+            let is_known = worker.predicted.contains_key(&hash);
+            let is_kept = worker.source == CacheSource::Reported && !is_known;
+            if at >= from && (is_known || !worker.is_on_gpu(hash)) || at < from && is_kept {
                 let belief = Belief { used: 0, used_at: now, depth: at, author: stamp, settled: None };
                 worker.predicted.insert(hash, belief);
             }
@@ -108,7 +113,7 @@ impl PlainIndex {
             let hash = hash_of(&prompt[..end]);
             let is_own =
                 |it: &Belief| it.author == predicted_blocks.stamp && it.used == predicted_blocks.stamp;
-            if worker.predicted.get(&hash).is_some_and(is_own) {
+            if worker.predicted.get(&hash).is_some_and(is_own) && !worker.is_on_gpu(hash) {
                 worker.predicted.remove(&hash);
             }
         }
@@ -171,10 +176,11 @@ impl PlainIndex {
 
     pub(super) fn tick(&mut self, now: Instant) {
         for worker in self.workers.values_mut().filter(|it| it.source == CacheSource::Reported) {
-            worker.predicted.retain(|_, it| {
+            let on_gpu = worker.on_gpu();
+            worker.predicted.retain(|hash, it| {
                 let limit = if it.settled.is_some() { FADE } else { PENDING_MAX };
                 let settled_at = it.settled.map_or(Instant::ZERO, |it| it.0);
-                now.since(it.used_at.max(settled_at)) < limit
+                on_gpu.contains(hash) || now.since(it.used_at.max(settled_at)) < limit
             });
         }
     }
@@ -244,7 +250,7 @@ impl ModelWorker {
         }
         entry.1[tier as usize] += 1;
         if tier == Tier::Gpu {
-            self.overrule(hash);
+            self.confirm(hash);
         }
         if is_another {
             if !self.is_on_gpu(old) {
@@ -299,7 +305,7 @@ impl ModelWorker {
                 entry.1[tier as usize] += 1;
                 if tier == Tier::Gpu {
                     let hash = entry.0;
-                    self.overrule(hash);
+                    self.confirm(hash);
                 }
             }
         }
@@ -336,6 +342,12 @@ impl ModelWorker {
         }
     }
 
+    fn confirm(&mut self, hash: u64) {
+        if self.source == CacheSource::Predicted {
+            self.overrule(hash);
+        }
+    }
+
     fn overrule(&mut self, hash: u64) {
         let is_settled = self.predicted.get(&hash).is_some_and(|it| it.settled.is_some());
         if is_settled || self.source == CacheSource::Predicted {
@@ -343,12 +355,28 @@ impl ModelWorker {
         }
     }
 
-    /// Reported on the GPU, predicted, and either of the two.
+    /// Reported on the GPU, only predicted, and all of these that are not leaving.
     pub(super) fn blocks(&self) -> (usize, usize, usize) {
-        let on_gpu = self.names.values().filter(|it| it.1[0] > 0);
-        let reported: BTreeSet<u64> = on_gpu.map(|it| it.0).collect();
-        let predicted: BTreeSet<u64> = self.predicted.keys().copied().collect();
-        (reported.len(), predicted.len(), reported.union(&predicted).count())
+        let reported = self.on_gpu();
+        let predicted = self.predicted.keys().filter(|&it| !reported.contains(it)).count();
+        (reported.len(), predicted, reported.len() + predicted - self.leaving().len())
+    }
+
+    fn on_gpu(&self) -> BTreeSet<u64> {
+        self.names.values().filter(|it| it.1[0] > 0).map(|it| it.0).collect()
+    }
+
+    /// Where reports are fresh, the least recently used blocks that will not fit.
+    fn leaving(&self) -> BTreeSet<u64> {
+        if self.source == CacheSource::Predicted {
+            return BTreeSet::new();
+        }
+        let reported = self.on_gpu();
+        let near = reported.len() + self.predicted.keys().filter(|&it| !reported.contains(it)).count();
+        let mut order: Vec<(u64, usize, u64)> =
+            self.predicted.iter().map(|(&hash, it)| (it.used, usize::MAX - it.depth, hash)).collect();
+        order.sort_unstable();
+        order.iter().take(near.saturating_sub(self.capacity as usize)).map(|it| it.2).collect()
     }
 
     pub(super) fn parked_blocks(&self) -> usize {
@@ -367,12 +395,12 @@ impl ModelWorker {
         self.predicted.contains_key(&hash) || self.is_on_gpu(hash)
     }
 
-    fn is_anywhere(&self, hash: u64) -> bool {
-        self.predicted.contains_key(&hash) || self.names.values().any(|it| it.0 == hash)
+    fn is_lower(&self, hash: u64) -> bool {
+        self.names.values().any(|it| it.0 == hash && it.1[1..].iter().any(|&copies| copies > 0))
     }
 
-    fn trim(&mut self) {
-        while self.predicted.len() > self.capacity as usize {
+    pub(super) fn trim(&mut self) {
+        while self.source == CacheSource::Predicted && self.predicted.len() > self.capacity as usize {
             let oldest = self.predicted.iter().min_by_key(|(_, it)| (it.used, usize::MAX - it.depth));
             let hash = *oldest.unwrap().0;
             self.predicted.remove(&hash);
