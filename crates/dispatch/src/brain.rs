@@ -15,7 +15,7 @@ use maitre_queue::{Budgets, WorkerLimits};
 
 use crate::cache::{Cache, CacheIndex, Found};
 
-use crate::event::{Effect, Event, Failure};
+use crate::event::{Arrival, Effect, Event, Failure};
 use crate::observer::decision::AttemptOutcome;
 use crate::observer::forecast::Prediction;
 use crate::observer::hot::Hot;
@@ -23,6 +23,7 @@ use crate::observer::ring::Ring;
 use crate::observer::shadow::ShadowScore;
 use crate::observer::{Fact, Observer};
 use crate::peers::Outbox;
+use crate::placer::prepared::Mirror;
 use crate::placer::strategies::Strategies;
 use crate::placer::survey::Survey;
 use crate::placer::{Placer, World};
@@ -220,11 +221,21 @@ impl Brain {
         scratch: &mut Scratch,
         effects: &mut Vec<Effect>,
     ) {
+        let is_current = scratch.mirror.as_ref().is_some_and(|it| it.knows_caches(&self.parts.cache));
+        if !is_current {
+            scratch.survey.forget_prepared();
+        }
         self.parts.swap(scratch);
         self.step(now, event, effects);
         // It is about this moment only.
         self.parts.cache.forget_found();
         self.parts.swap(scratch);
+        scratch.survey.forget_prepared();
+        if scratch.prepares {
+            let Parts { fleet, cache, settings, .. } = &self.parts;
+            let mirror = scratch.mirror.get_or_insert_with(|| Box::new(Mirror::new(fleet)));
+            mirror.follow(fleet, cache, settings.strategy);
+        }
     }
 
     fn step(&mut self, now: Instant, event: Event<'_>, effects: &mut Vec<Effect>) {
@@ -387,6 +398,20 @@ pub struct Scratch {
     /// What caches hold of the prompt that arrives next, from `CacheIndex::look_up`.
     pub found: Found,
     survey: Survey,
+    /// Whether this thread prepares choices. Others need no mirror.
+    prepares: bool,
+    mirror: Option<Box<Mirror>>,
+}
+
+impl Scratch {
+    /// Does as much of the choice for this request as can be done without the brain. Its prompt must have been looked up, and
+    /// `Brain::decide` must come next, at the same instant.
+    pub fn prepare(&mut self, now: Instant, arrival: &Arrival<'_>) {
+        self.prepares = true;
+        if let Some(mirror) = &self.mirror {
+            mirror.prepare(now, arrival, &self.found, &mut self.survey);
+        }
+    }
 }
 
 impl Parts {

@@ -10,6 +10,7 @@
 
 mod held;
 pub mod index;
+mod known;
 mod prediction;
 pub mod stores;
 
@@ -23,8 +24,10 @@ use maitre_index::prefix::{TEXT_BLOCK_BYTES, Unit};
 use maitre_index::{CacheSource, Holding, Index, IndexSettings, Numbers, PrefixHash, PromptChunk};
 
 pub(crate) use held::Held;
+use index::Write;
 pub use index::{CacheIndex, Found};
-use index::{WorkerCache, Write};
+use known::Known;
+pub(crate) use known::WorkerCaches;
 pub(crate) use prediction::Prediction;
 use prediction::PromptEvent;
 use stores::StoreId;
@@ -58,28 +61,10 @@ pub(crate) struct CacheQuery<'a> {
     pub(crate) snapshots: &'a [WorkerSnapshot],
 }
 
-/// One worker.
-#[derive(Clone, Debug)]
-struct Known {
-    trust: Trust,
-    /// How its engine reuses KV at any position; none if it reuses prefixes only.
-    reuse: Option<ChunkReuse>,
-    cache: Arc<WorkerCache>,
-    /// The store that it shares with others.
-    store: Option<StoreId>,
-}
-
-impl Known {
-    fn new(cache: Arc<WorkerCache>) -> Known {
-        Known { trust: Trust::None, reuse: None, cache, store: None }
-    }
-}
-
 #[derive(Debug)]
 pub struct Cache {
     index: Arc<CacheIndex>,
-    /// By worker id.
-    known: Vec<Known>,
+    known: WorkerCaches,
     /// How many of them report their caches.
     reporting: usize,
     /// How many of them reuse chunks.
@@ -94,7 +79,7 @@ impl Cache {
         let index = Arc::new(CacheIndex::new(settings));
         Cache {
             index,
-            known: Vec::new(),
+            known: WorkerCaches::default(),
             reporting: 0,
             reusing: 0,
             found: Found::default(),
@@ -122,7 +107,7 @@ impl Cache {
     }
 
     pub fn trust(&self, worker: WorkerId) -> Trust {
-        self.known.get(worker.index()).map_or(Trust::None, |it| it.trust)
+        self.known.trust(worker)
     }
 
     pub(crate) fn anyone_reports(&self) -> bool {
@@ -131,30 +116,26 @@ impl Cache {
 
     /// Tokens in a block of this worker.
     pub fn block(&self, worker: WorkerId) -> u32 {
-        self.known.get(worker.index()).map_or(BLOCK_TOKENS, |it| it.cache.block())
+        self.known.get(worker).map_or(BLOCK_TOKENS, |it| it.cache.block())
     }
 
     pub fn numbers(&self, worker: WorkerId) -> Option<Numbers> {
         self.index.read(|it| it.numbers(worker))
     }
 
-    /// How much it holds in all: what it reports and what we sent it. A block counts from the moment that a request for it is
-    /// sent, so the count does not depend on when the report of it comes.
-    pub(crate) fn holds(&self, worker: WorkerId) -> Tokens {
-        self.known.get(worker.index()).map_or(Tokens::ZERO, |it| it.cache.holds())
+    pub(crate) fn known(&self) -> &WorkerCaches {
+        &self.known
     }
 
     pub(crate) fn join(&mut self, worker: WorkerId) {
-        let places = self.known.len().max(worker.index() + 1);
-        self.known.resize_with(places, || Known::new(Arc::default()));
         // The id may be reused.
-        self.known[worker.index()] = Known::new(self.index.indexes().join(worker));
+        self.known.set(worker, Known::new(self.index.indexes().join(worker)));
         self.count_reusing();
     }
 
     /// The worker's engine reuses KV at any position.
     pub(crate) fn reuse_chunks(&mut self, worker: WorkerId, reuse: ChunkReuse) {
-        let Some(known) = self.known.get_mut(worker.index()) else { return };
+        let Some(known) = self.known.get_mut(worker) else { return };
         known.reuse = Some(reuse);
         self.index.indexes().chunks.join(worker);
         self.count_reusing();
@@ -171,7 +152,7 @@ impl Cache {
     pub(crate) fn leave(&mut self, worker: WorkerId) {
         self.trust_changed(worker, Trust::None);
         self.set_store(worker, None);
-        if let Some(known) = self.known.get_mut(worker.index()) {
+        if let Some(known) = self.known.get_mut(worker) {
             known.reuse = None;
         }
         self.count_reusing();
@@ -219,7 +200,7 @@ impl Cache {
     }
 
     pub(crate) fn trust_changed(&mut self, worker: WorkerId, trust: Trust) {
-        if let Some(known) = self.known.get_mut(worker.index()) {
+        if let Some(known) = self.known.get_mut(worker) {
             known.trust = trust;
         }
         self.reporting = self.known.iter().filter(|it| it.trust != Trust::None).count();
@@ -272,6 +253,11 @@ impl Cache {
 
     // Requests.
 
+    /// Whether the last look-up is about this prompt, and was not used yet.
+    pub(crate) fn take_found(&mut self, prompt: &PromptChain) -> bool {
+        self.found.take(prompt)
+    }
+
     /// Fills `held`, one for each of the snapshots.
     pub(crate) fn look_up(&mut self, question: CacheQuery<'_>, held: &mut Vec<Held>) {
         if !self.found.take(question.prompt) {
@@ -290,25 +276,12 @@ impl Cache {
 
     /// What the last look-up found at these workers. It must have been for the same prompt.
     pub(crate) fn show(&self, question: CacheQuery<'_>, held: &mut Vec<Held>) {
-        let CacheQuery { prompt, tokens: prompt_tokens, snapshots } = question;
-        held.clear();
-        held.extend(snapshots.iter().map(|snapshot| {
-            let known = self.known.get(snapshot.worker.index());
-            let size = known.map_or(BLOCK_TOKENS, |it| it.cache.block_in(prompt.unit));
-            let held = in_tokens(prompt, prompt_tokens, size, self.found.of(snapshot.worker, size));
-            match known.and_then(|it| it.reuse) {
-                None => held,
-                Some(reuse) => {
-                    let units = self.found.reused.of(snapshot.worker);
-                    held.with_chunks(prompt, prompt_tokens, (units, reuse))
-                }
-            }
-        }));
+        self.known.show(question, &self.found, held);
     }
 
     /// The worker shares this store, or none.
     pub(crate) fn set_store(&mut self, worker: WorkerId, store: Option<StoreId>) {
-        if let Some(known) = self.known.get_mut(worker.index()) {
+        if let Some(known) = self.known.get_mut(worker) {
             known.store = store;
             self.index.indexes().stores.set(worker, store);
         }
@@ -317,7 +290,7 @@ impl Cache {
 
     /// How KV cache comes to this worker from its store.
     pub(crate) fn way_from_store(&self, worker: WorkerId) -> Way {
-        let store = self.known.get(worker.index()).and_then(|it| it.store);
+        let store = self.known.get(worker).and_then(|it| it.store);
         Way { from: KvOrigin::Store(store.map_or(u32::MAX, |it| it.0)), to: worker }
     }
 
@@ -327,7 +300,7 @@ impl Cache {
 
     /// What the store of this worker holds of the prompt of the last look-up.
     pub(crate) fn in_store(&self, worker: WorkerId, prompt: &PromptChain, prompt_tokens: Tokens) -> Tokens {
-        let Some(known) = self.known.get(worker.index()) else { return Tokens::ZERO };
+        let Some(known) = self.known.get(worker) else { return Tokens::ZERO };
         let Some(store) = known.store else { return Tokens::ZERO };
         let size = known.cache.block_in(prompt.unit);
         let holding = Holding { blocks: self.found.in_store(store, size), lower: 0 };
@@ -341,7 +314,7 @@ impl Cache {
 
     /// The worker has computed the prompt: places blocks that its engine reported without a known position.
     pub(crate) fn adopt(&mut self, worker: WorkerId, prompt: &PromptChain) {
-        if self.known.get(worker.index()).is_some_and(|it| it.cache.has_parked()) {
+        if self.known.get(worker).is_some_and(|it| it.cache.has_parked()) {
             self.defer(worker, prompt, PromptEvent::Adopted);
         }
     }
@@ -391,7 +364,7 @@ impl Cache {
         prediction: &Prediction,
         part: f64,
     ) {
-        let shares = self.known.get(worker.index()).is_some_and(|it| it.store.is_some());
+        let shares = self.known.get(worker).is_some_and(|it| it.store.is_some());
         if prompt.unit == Unit::Words || self.trust(worker) != Trust::Fresh || shares {
             self.defer(worker, prompt, PromptEvent::Counted(prediction.clone(), part));
         }

@@ -6,6 +6,7 @@
 
 pub(crate) mod in_use;
 pub(crate) mod pins;
+pub(crate) mod prepared;
 pub(crate) mod pull;
 pub(crate) mod sent;
 pub mod split;
@@ -31,7 +32,7 @@ use pull::UnfinishedPrompts;
 use sent::Sent;
 use split::{Answering, PrefillSurvey, Split};
 use strategies::{Decider, Strategies};
-use survey::{Beliefs, Opening, Survey, TRIAL_PREFILL};
+use survey::{Beliefs, Opening, Survey};
 
 /// A request as the placer sees it.
 #[derive(Clone, Copy, Debug)]
@@ -241,7 +242,8 @@ impl Placer {
         mode: Mode,
     ) -> WorkerChoice {
         let name = self.strategies.of(query.model()).name();
-        if !self.look_up(world, query, mode) {
+        let is_prepared = mode == Mode::Commit && self.use_prepared(world, query);
+        if !is_prepared && !self.look_up(world, query, mode) {
             return WorkerChoice::NoWorker;
         }
         self.survey.judge(world, query, rules.admission);
@@ -274,8 +276,11 @@ impl Placer {
             Opening::Later | Opening::Disturbs => Some(WorkerChoice::Wait),
             Opening::Now => {
                 let Placer { in_use, survey, .. } = self;
-                let beliefs =
-                    Beliefs { cache: world.cache, reservations: world.reservations, in_use: in_use.as_ref() };
+                let beliefs = Beliefs {
+                    caches: world.cache.known(),
+                    reservations: world.reservations,
+                    in_use: in_use.as_ref(),
+                };
                 survey.show(query, beliefs, fits);
                 let index = survey.shown.iter().position(|&it| it == place)?;
                 let pick = Pick { index, why };
@@ -289,13 +294,32 @@ impl Placer {
         self.pick(world, query, |_| true, Mode::DryRun)
     }
 
+    /// Uses what was prepared for this request, if anything was and the fleet is one for which that is enough.
+    fn use_prepared(&mut self, world: &mut World<'_>, query: &Query<'_>) -> bool {
+        let is_enough = self.strategies.of(query.model()).name() == Name::LeastDelay
+            && !(world.fleet.moves_kv() || world.cache.has_stores() || world.programs.is_on())
+            && self.in_use.is_none()
+            && self.sent.is_none();
+        if !is_enough {
+            return false;
+        }
+        self.begin(world, query);
+        self.prefill.find(world, query);
+        self.survey.use_prepared(world, query)
+    }
+
+    /// Begins a survey with what all workers have in common.
+    fn begin(&mut self, world: &World<'_>, query: &Query<'_>) {
+        self.survey.begin(world.fleet.mean_prefill());
+        let cached_part = world.fleet.estimate(query.model()).cached_part;
+        self.survey.held_usually = Tokens((query.ask.prefill.0 as f64 * cached_part) as u64);
+    }
+
     /// Fills the survey: the workers that could take the request, and how much of its prompt each holds, where the
     /// strategy uses that. Returns whether there are any.
     fn look_up(&mut self, world: &mut World<'_>, query: &Query<'_>, mode: Mode) -> bool {
-        self.survey.trial_prefill = TRIAL_PREFILL * world.fleet.mean_prefill();
-        let Survey { snapshots, held, pulls, held_usually, last_sent, displaced, .. } = &mut self.survey;
-        pulls.clear();
-        displaced.clear();
+        self.begin(world, query);
+        let Survey { snapshots, held, pulls, last_sent, displaced, .. } = &mut self.survey;
         world.fleet.snapshots(world.now, query.wanted, query.barred, snapshots);
         let prefill = self.prefill.find(world, query);
         // Without an answer to decode, any worker will do.
@@ -305,9 +329,7 @@ impl Placer {
         if snapshots.is_empty() {
             return false;
         }
-        let cached_part = world.fleet.estimate(query.model()).cached_part;
         *last_sent = self.sent.as_ref().and_then(|it| it.find(query.prompt?));
-        *held_usually = Tokens((query.ask.prefill.0 as f64 * cached_part) as u64);
         let name = self.strategies.of(query.model()).name();
         if !name.prices_adapters() {
             // A strategy that cannot price loading an adapter sees only the workers where the adapter fits best.
@@ -356,8 +378,11 @@ impl Placer {
         (picked, answering): (Picked, Answering),
         rule: SplitRule,
     ) -> Option<Split> {
-        let beliefs =
-            Beliefs { cache: world.cache, reservations: world.reservations, in_use: self.in_use.as_ref() };
+        let beliefs = Beliefs {
+            caches: world.cache.known(),
+            reservations: world.reservations,
+            in_use: self.in_use.as_ref(),
+        };
         let is_priced = self.strategies.of(query.model()).name() == Name::LeastDelay;
         let answering = if is_priced { answering } else { Answering::Picked };
         let split = self.prefill.split((world, query), (&self.survey, beliefs), picked, answering)?;
@@ -374,15 +399,20 @@ impl Placer {
         mode: Mode,
     ) -> Option<Picked> {
         let Placer { strategies, in_use, rng, survey, .. } = self;
-        let beliefs =
-            Beliefs { cache: world.cache, reservations: world.reservations, in_use: in_use.as_ref() };
+        let beliefs = Beliefs {
+            caches: world.cache.known(),
+            reservations: world.reservations,
+            in_use: in_use.as_ref(),
+        };
         survey.show(query, beliefs, fits);
         let strategy = strategies.of_mut(query.model());
         let decider = match mode {
+            Mode::Commit if survey.is_priced => Decider::Priced(strategy, rng, &mut survey.prices),
             Mode::Commit => Decider::Commit(strategy, rng),
             Mode::DryRun => Decider::DryRun(strategy, rng),
         };
         let pick = decider.pick(query.ask, &survey.candidates)?;
+        survey.is_priced = false;
         let is_committed = mode == Mode::Commit;
         let strategy = strategies.of(query.model());
         Some(Picked {
@@ -415,7 +445,7 @@ impl Placer {
         reservations: &'a Reservations,
         query: &Query<'_>,
     ) -> View<'a> {
-        let beliefs = Beliefs { cache, reservations, in_use: self.in_use.as_ref() };
+        let beliefs = Beliefs { caches: cache.known(), reservations, in_use: self.in_use.as_ref() };
         View { survey: &self.survey, strategy: self.strategies.of(query.model()), beliefs }
     }
 }

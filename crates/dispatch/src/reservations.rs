@@ -89,6 +89,10 @@ impl Reservations {
         placed_at.max(reservation.since)
     }
 
+    pub(crate) fn is_empty(&self) -> bool {
+        self.requests == 0
+    }
+
     /// Whether no request waits for this worker.
     pub(crate) fn is_clear(&self, worker: WorkerId) -> bool {
         let classes = self.workers.get(worker.index());

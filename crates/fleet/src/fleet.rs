@@ -27,10 +27,12 @@ pub const MODELS_MAX: usize = 4_096;
 pub const WEIGHTS: RangeInclusive<f64> = 0.01..=100.0;
 
 mod expected;
+pub mod mirror;
 mod peers;
 mod pulls;
 mod roles;
 
+use mirror::{Change, ChangeLog};
 pub use peers::ABSENT_WORKERS_MAX;
 
 /// A model name that the fleet has seen.
@@ -117,6 +119,8 @@ pub struct Fleet {
     load_times: Transfers,
     pulling_workers: usize,
     settings: health::HealthSettings,
+    /// For copies of this fleet.
+    log: ChangeLog,
 }
 
 impl Fleet {
@@ -126,6 +130,7 @@ impl Fleet {
 
     /// Adds a worker with a new number.
     pub fn add(&mut self, url: &str) -> WorkerId {
+        self.log.upheaval();
         let id = WorkerId(self.workers.len() as u32);
         let worker = self.restore_promises(Worker::new(id, url));
         self.workers.push(Some(worker));
@@ -136,6 +141,7 @@ impl Fleet {
     /// still be promised or in flight under that number: the previous worker is forgotten.
     pub fn add_at(&mut self, id: WorkerId, url: &str) -> Option<WorkerId> {
         self.vacant.remove(&id)?;
+        self.log.upheaval();
         let worker = self.restore_promises(Worker::new(id, url));
         self.workers[id.index()] = Some(worker);
         Some(id)
@@ -155,6 +161,7 @@ impl Fleet {
     pub fn remove(&mut self, now: Instant, worker: WorkerId) -> bool {
         let left = self.workers.get_mut(worker.index()).and_then(Option::take);
         if let Some(left) = &left {
+            self.log.upheaval();
             self.vacant.insert(worker, now);
             self.keep_promises(left);
             self.pulling_workers -= usize::from(left.pulls.is_some());
@@ -173,6 +180,7 @@ impl Fleet {
     }
 
     fn worker_mut(&mut self, id: WorkerId) -> Option<&mut Worker> {
+        self.log.note(Change::Worker(id));
         self.workers.get_mut(id.index())?.as_mut()
     }
 
@@ -181,6 +189,7 @@ impl Fleet {
     pub fn learn_models(&mut self, worker: WorkerId, cards: &[Card<'_>]) {
         // A worker runs one model; every card without a parent is a name of it. The name seen first stands
         // for all, in whatever order workers list them.
+        self.log.upheaval();
         let first = cards.iter().filter(|it| it.parent.is_none()).filter_map(|it| self.intern(it.name)).min();
         let first = first.map(|it| self.base(it));
         let mut models = Vec::with_capacity(cards.len());
@@ -268,6 +277,7 @@ impl Fleet {
         if self.names.len() >= MODELS_MAX {
             return None;
         }
+        self.log.upheaval();
         let model = ModelId(self.models.len() as u32);
         let name: Arc<str> = name.into();
         let hash = hash::bytes(0, name.as_bytes());
@@ -291,6 +301,7 @@ impl Fleet {
     }
 
     pub fn estimate_mut(&mut self, model: ModelId) -> Option<&mut Estimate> {
+        self.log.note(Change::Estimate(model));
         self.models.get_mut(model.0 as usize).map(|it| &mut it.estimate)
     }
 
@@ -319,6 +330,7 @@ impl Fleet {
     pub fn settle(&mut self, now: Instant, changes: &mut Vec<HealthChange>) {
         let settings = self.settings;
         let fleet = self.rates;
+        self.log.note_all();
         self.knee = self.knee_estimator.knee(&self.knee_estimator);
         self.all_transfers().into_iter().for_each(|it| it.settle(now));
         for it in self.workers.iter_mut().flatten() {
@@ -352,6 +364,7 @@ impl Fleet {
     /// Applies new settings. What is known of workers stays.
     pub fn retune(&mut self, settings: health::HealthSettings) {
         self.settings = settings;
+        self.log.upheaval();
     }
 
     /// At most half of the fleet is ejected, whatever the evidence: the fault may be this router's.
@@ -467,24 +480,44 @@ impl Fleet {
         barred: Barred<'_>,
         snapshots: &mut Vec<WorkerSnapshot>,
     ) {
-        let is_open = |it: &&Worker| !it.draining && it.serves(wanted) && !barred.bars(it.id);
-        // One pass over the workers instead of one per question: fetching a thousand of them from memory
-        // twice was a fifth of a decision.
-        let mut collect = |worst: Fitness| {
-            let mut open = 0;
-            snapshots.clear();
-            for it in self.workers().filter(is_open) {
-                open += 1;
-                if fitness(it).is_some_and(|it| it <= worst) {
-                    snapshots.push(self.snapshot(now, wanted, it));
-                }
-            }
-            (snapshots.len(), open)
-        };
-        let (fit, open) = collect(Fitness::Fit);
-        if fit * 2 < open && collect(Fitness::Doubtful).0 == 0 {
-            collect(Fitness::Last);
+        if self.fit_snapshots(now, wanted, barred, snapshots) {
+            return;
         }
+        if self.collect((now, wanted, barred), Fitness::Doubtful, snapshots).0 == 0 {
+            self.collect((now, wanted, barred), Fitness::Last, snapshots);
+        }
+    }
+
+    /// Fills `snapshots` with the fit workers. Returns whether they are enough.
+    fn fit_snapshots(
+        &self,
+        now: Instant,
+        wanted: Wanted,
+        barred: Barred<'_>,
+        snapshots: &mut Vec<WorkerSnapshot>,
+    ) -> bool {
+        let (fit, open) = self.collect((now, wanted, barred), Fitness::Fit, snapshots);
+        fit * 2 >= open
+    }
+
+    /// Fills `snapshots` with the workers that are not worse. Returns how many those are, and of how many. One pass over the
+    /// workers instead of one per question: fetching a thousand of them from memory twice was a fifth of a decision.
+    fn collect(
+        &self,
+        (now, wanted, barred): (Instant, Wanted, Barred<'_>),
+        worst: Fitness,
+        snapshots: &mut Vec<WorkerSnapshot>,
+    ) -> (usize, usize) {
+        let is_open = |it: &&Worker| !it.draining && it.serves(wanted) && !barred.bars(it.id);
+        let mut open = 0;
+        snapshots.clear();
+        for it in self.workers().filter(is_open) {
+            open += 1;
+            if fitness(it).is_some_and(|it| it <= worst) {
+                snapshots.push(self.snapshot(now, wanted, it));
+            }
+        }
+        (snapshots.len(), open)
     }
 
     /// Whether any worker that is not barred may take such a request, now or once it has room.

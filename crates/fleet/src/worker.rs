@@ -106,6 +106,30 @@ impl Worker {
         }
     }
 
+    /// Copies what the fleet's changes may have changed, as far as a snapshot shows it. Name, role and models do not change
+    /// that way, and what only the brain asks for is left out.
+    pub(crate) fn follow(&mut self, other: &Worker) {
+        let Worker {
+            ref health,
+            promised,
+            promised_by_others,
+            began,
+            overdue,
+            report,
+            promised_then,
+            foreign,
+            rates,
+            ..
+        } = *other;
+        let Worker { knee, draining, weight, .. } = *other;
+        self.health.clone_from(health);
+        (self.promised, self.promised_by_others) = (promised, promised_by_others);
+        (self.began, self.overdue) = (began, overdue);
+        (self.report, self.promised_then, self.foreign) = (report, promised_then, foreign);
+        (self.rates, self.knee) = (rates, knee);
+        (self.draining, self.weight) = (draining, weight);
+    }
+
     /// Whether it answers clients at all: not if it only prefills for others.
     pub fn answers(&self) -> bool {
         self.role != Role::Prefill

@@ -71,9 +71,14 @@ const NEAR_IDLE: f64 = 1.1;
 pub fn pick(ask: &Ask, candidates: &[Candidate], prices: &mut Vec<f64>, rng: &mut Rng) -> Option<Pick> {
     prices.clear();
     prices.extend(candidates.iter().map(|it| price(ask, it)));
+    pick_priced(ask, candidates, prices, rng)
+}
+
+/// The same with the price of each candidate.
+pub fn pick_priced(ask: &Ask, candidates: &[Candidate], prices: &[f64], rng: &mut Rng) -> Option<Pick> {
     let (cheapest, best) = candidates
         .iter()
-        .zip(&*prices)
+        .zip(prices)
         .map(|(it, &price)| (it, price))
         .min_by(|one, other| one.1.total_cmp(&other.1))?;
     let limit = best * NEAR + NEAR_SECONDS;

@@ -2,8 +2,8 @@
 //! decision, the links to workers, and the notifications.
 //!
 //! A decision takes a few microseconds and nothing blocks while it holds the lock. So a mutex serves better than a task
-//! with a queue: no hop, no wake-up, and answers in order. A prompt is looked up in the index before the lock is taken, and
-//! what follows from a decision is written there after it is released.
+//! with a queue: no hop, no wake-up, and answers in order. A prompt is looked up in the index and the workers are priced before
+//! the lock is taken, and what follows from a decision is written there after it is released.
 //!
 //! Any event may place a request that waits. The waiters to notify are collected under the lock; they are notified, and
 //! the brain's other effects are applied, after it is released.
@@ -21,9 +21,7 @@ use maitre_base::{HandoffStyle, Instant, RequestId, Role, WorkerId};
 use maitre_dispatch::cache::stores::StoreId;
 use maitre_dispatch::observer::decision;
 use maitre_dispatch::peers::Outbox;
-use maitre_dispatch::{
-    Arrival, Brain, BrainSettings, CacheIndex, Effect, Event, PromptChain, Refusal, Scratch,
-};
+use maitre_dispatch::{Arrival, Brain, BrainSettings, CacheIndex, Effect, Event, Refusal, Scratch};
 use maitre_fleet::{HealthChange, HealthState};
 use maitre_net::worker_url::WorkerUrl;
 use parking_lot::{Mutex, MutexGuard, RwLock};
@@ -295,10 +293,13 @@ impl SharedBrain {
         #[cfg(test)]
         let Some(event) = crate::planted::bend(event) else { return Decision::Nothing };
         let locked = SCRATCH.with_borrow_mut(|scratch| {
-            if let Some(prompt) = prompt(&event) {
-                self.cache.look_up(prompt, &mut scratch.found);
-            }
             let now = self.now();
+            if let Event::Arrived(arrival) = &event {
+                if let Some(prompt) = arrival.prompt {
+                    self.cache.look_up(prompt, &mut scratch.found);
+                }
+                scratch.prepare(now, arrival);
+            }
             let mut locked = self.lock();
             locked.on(now, event, scratch);
             locked
@@ -497,14 +498,6 @@ impl SharedBrain {
             }
             _ => info!(%worker, from, to, "worker healthy"),
         }
-    }
-}
-
-/// The prompt that an event brings.
-fn prompt<'a>(event: &Event<'a>) -> Option<&'a PromptChain> {
-    match event {
-        Event::Arrived(arrival) => arrival.prompt,
-        _ => None,
     }
 }
 

@@ -6,7 +6,7 @@
 //! other way round.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::Ordering::{AcqRel, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 
 use maitre_base::spin::spin;
@@ -31,6 +31,8 @@ pub struct CacheIndex {
     indexes: RwLock<Indexes>,
     /// Not yet done, the oldest first.
     deferred: Mutex<Vec<Write>>,
+    /// Whether a thread is doing what is deferred.
+    is_writing: AtomicBool,
 }
 
 /// What the lock protects.
@@ -153,18 +155,25 @@ impl CacheIndex {
             sizes: Vec::new(),
             links: Vec::new(),
         };
-        CacheIndex { indexes: RwLock::new(indexes), deferred: Mutex::default() }
+        CacheIndex {
+            indexes: RwLock::new(indexes),
+            deferred: Mutex::default(),
+            is_writing: AtomicBool::new(false),
+        }
     }
 
     /// Finds what workers hold of the prompt, for `Brain::decide`.
     pub fn look_up(&self, prompt: &PromptChain, found: &mut Found) {
-        self.indexes.read().find(prompt, found, Index::look_up);
+        let indexes = spin(|| self.indexes.try_read()).unwrap_or_else(|| self.indexes.read());
+        indexes.find(prompt, found, Index::look_up);
     }
 
-    /// Does what decisions have left to be written.
+    /// Does what decisions have left to be written, unless another thread is writing: that one goes on until nothing is left.
     pub fn write(&self) {
-        if !self.deferred.lock().is_empty() {
+        // What is deferred after the last look at it here finds the mark gone, and is written by its own thread.
+        while !self.deferred.lock().is_empty() && !self.is_writing.swap(true, AcqRel) {
             drop(self.indexes());
+            self.is_writing.store(false, Release);
         }
     }
 
@@ -175,7 +184,9 @@ impl CacheIndex {
         found: &mut Found,
         look: fn(&Index, Chain<'_>, &mut Holdings),
     ) {
-        self.write();
+        if !self.deferred.lock().is_empty() {
+            drop(self.indexes());
+        }
         self.indexes.read().find(prompt, found, look);
     }
 

@@ -55,6 +55,8 @@ impl Strategies {
 
 /// A strategy and its dice. A dry run leaves both as they were.
 pub(crate) enum Decider<'a> {
+    /// With the prices of all candidates, which the strategy keeps.
+    Priced(&'a mut Strategy, &'a mut Rng, &'a mut Vec<f64>),
     Commit(&'a mut Strategy, &'a mut Rng),
     DryRun(&'a Strategy, &'a Rng),
 }
@@ -62,6 +64,7 @@ pub(crate) enum Decider<'a> {
 impl Decider<'_> {
     pub(crate) fn pick(self, ask: &Ask, candidates: &[Candidate]) -> Option<Pick> {
         match self {
+            Decider::Priced(strategy, rng, prices) => strategy.pick_priced(ask, candidates, prices, rng),
             Decider::Commit(strategy, rng) => strategy.pick(ask, candidates, rng),
             Decider::DryRun(strategy, rng) => strategy.peek(ask, candidates, rng),
         }

@@ -10,10 +10,11 @@ use maitre_index::prefix::Unit;
 use maitre_policy::{Ask, Candidate, Fetch};
 
 use super::in_use::{InUse, Used};
+use super::prepared::PreparedFor;
 use super::pull::PullSurvey;
 use super::sent::LastSent;
 use super::{Admission, Query, World, pace};
-use crate::cache::{Cache, Held, blocks_in_tokens};
+use crate::cache::{Held, WorkerCaches, blocks_in_tokens};
 use crate::capacity::{first_token_by, has_memory, is_long};
 use crate::reservations::Reservations;
 
@@ -22,7 +23,7 @@ use crate::reservations::Reservations;
 const RATES_TRUSTED: Duration = Duration::from_secs(5);
 
 /// A request with at most this many times the mean tokens to prefill can afford to try a worker whose rates have faded.
-pub(super) const TRIAL_PREFILL: f64 = 2.0;
+const TRIAL_PREFILL: f64 = 2.0;
 
 /// Whether a worker would take a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,7 +51,7 @@ impl Opening {
 /// What a candidate is made from, besides its snapshot.
 #[derive(Clone, Copy)]
 pub(crate) struct Beliefs<'a> {
-    pub(crate) cache: &'a Cache,
+    pub(crate) caches: &'a WorkerCaches,
     pub(crate) reservations: &'a Reservations,
     pub(crate) in_use: Option<&'a InUse>,
 }
@@ -76,9 +77,28 @@ pub(crate) struct Survey {
     pub(crate) candidates: Vec<Candidate>,
     /// For each candidate, the place of its snapshot, in ascending order.
     pub(crate) shown: Vec<usize>,
+    /// Set while this was prepared for a request that has not been decided.
+    pub(super) prepared: Option<PreparedFor>,
+    /// Whether the candidates are all workers of the snapshots, and these are their prices.
+    pub(super) is_priced: bool,
+    pub(super) prices: Vec<f64>,
 }
 
 impl Survey {
+    /// Begins with what only some fleets have, which is nothing, and what a request has to prefill on average.
+    pub(super) fn begin(&mut self, mean_prefill: f64) {
+        self.trial_prefill = TRIAL_PREFILL * mean_prefill;
+        self.pulls.clear();
+        self.displaced.clear();
+        self.last_sent = None;
+        self.is_priced = false;
+    }
+
+    /// What was prepared is about one moment.
+    pub(crate) fn forget_prepared(&mut self) {
+        self.prepared = None;
+    }
+
     pub(crate) fn held_at(&self, place: usize) -> Held {
         self.held.get(place).copied().unwrap_or_default()
     }
@@ -132,10 +152,14 @@ impl Survey {
 
     /// Shows the workers whose openings fit as a strategy sees them.
     pub(super) fn show(&mut self, query: &Query<'_>, beliefs: Beliefs<'_>, fits: impl Fn(Opening) -> bool) {
-        let mut candidates = std::mem::take(&mut self.candidates);
-        candidates.clear();
         self.shown.clear();
         self.shown.extend((0..self.snapshots.len()).filter(|&it| fits(self.openings[it])));
+        if self.is_priced && self.shown.len() == self.snapshots.len() {
+            return;
+        }
+        self.is_priced = false;
+        let mut candidates = std::mem::take(&mut self.candidates);
+        candidates.clear();
         candidates.extend(self.shown.iter().map(|&it| self.candidate(query, beliefs, it)));
         self.candidates = candidates;
     }
@@ -143,14 +167,14 @@ impl Survey {
     pub(super) fn candidate(&self, query: &Query<'_>, beliefs: Beliefs<'_>, place: usize) -> Candidate {
         let snapshot = &self.snapshots[place];
         let worker = snapshot.worker;
-        let mut candidate = candidate(snapshot, self.held_at(place), beliefs.cache.holds(worker));
+        let mut candidate = candidate(snapshot, self.held_at(place), beliefs.caches.holds(worker));
         let can_afford = || self.promise_at(query.ask, place).prefill.0 as f64 <= self.trial_prefill;
         if let Some((prefill, decode)) = snapshot.faded.filter(|_| query.deadline.is_none() && can_afford()) {
             candidate.pace = pace(prefill, decode);
         }
         candidate.fetch = self.pulls.at(place);
         candidate.displaced_seconds = self.displaced.get(place).copied().unwrap_or(0.0);
-        candidate.sent = self.sent_to(query, beliefs.cache, worker);
+        candidate.sent = self.sent_to(query, beliefs.caches, worker);
         add_reserved(&mut candidate, beliefs.reservations.at(worker, query.class));
         if let Some(in_use) = beliefs.in_use {
             let Used { all, of_prompt } = in_use.at(worker, query.prompt);
@@ -161,10 +185,10 @@ impl Survey {
 
     /// How much of the prompt this worker was the last to be sent. Where fresh events concern the prompt, the index knows
     /// better.
-    fn sent_to(&self, query: &Query<'_>, cache: &Cache, worker: WorkerId) -> Tokens {
+    fn sent_to(&self, query: &Query<'_>, caches: &WorkerCaches, worker: WorkerId) -> Tokens {
         let last = self.last_sent.filter(|it| it.worker == worker);
         let (Some(last), Some(prompt)) = (last, query.prompt) else { return Tokens::ZERO };
-        if prompt.unit == Unit::Tokens && cache.trust(worker) == Trust::Fresh {
+        if prompt.unit == Unit::Tokens && caches.trust(worker) == Trust::Fresh {
             return Tokens::ZERO;
         }
         blocks_in_tokens(prompt, query.ask.prefill, last.blocks)

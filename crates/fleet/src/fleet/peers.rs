@@ -48,8 +48,8 @@ impl Fleet {
     /// Sets the sum of what other routers have promised to the worker with this key. Their prefill progress
     /// follows from how the sum changes.
     pub fn set_promised_by_others(&mut self, now: Instant, key: u64, work: PromisedWork) {
-        let Some(worker) = self.keys.get(&key).and_then(|it| self.workers.get_mut(it.index())?.as_mut())
-        else {
+        let id = self.keys.get(&key).copied();
+        let Some(worker) = id.and_then(|it| self.worker_mut(it)) else {
             return self.set_promised_to_absent(now, key, work);
         };
         let others = &mut worker.promised_by_others;

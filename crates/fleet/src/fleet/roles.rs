@@ -24,6 +24,7 @@ impl Fleet {
     pub fn set_role(&mut self, worker: WorkerId, role: Role) {
         if let Some(it) = self.worker_mut(worker) {
             it.role = role;
+            self.log.upheaval();
             self.count_roles();
         }
     }
@@ -31,6 +32,7 @@ impl Fleet {
     pub fn set_handoff(&mut self, worker: WorkerId, handoff: Handoff) {
         if let Some(it) = self.worker_mut(worker) {
             it.handoff = handoff;
+            self.log.upheaval();
             self.count_roles();
         }
     }
@@ -48,6 +50,11 @@ impl Fleet {
     /// Whether any worker answers only what another prefills.
     pub fn has_dependent_workers(&self) -> bool {
         self.dependent_workers > 0
+    }
+
+    /// Whether KV cache may come from another worker than the one that answers.
+    pub fn moves_kv(&self) -> bool {
+        self.has_prefill_workers() || self.has_dependent_workers() || self.has_pulls()
     }
 
     /// Whether any healthy worker can answer requests: alone, or with a healthy one that prefills for it.

@@ -105,7 +105,7 @@ fn cache_contents_are_forgotten_with_their_worker() {
     assert_eq!(join(&mut harness, "http://b"), 0);
     let cache = harness.brain.cache();
     assert_eq!((cache.block(WorkerId(0)), cache.anyone_reports()), (crate::cache::BLOCK_TOKENS, false));
-    assert_eq!(cache.holds(WorkerId(0)), Tokens::ZERO);
+    assert_eq!(cache.known().holds(WorkerId(0)), Tokens::ZERO);
 }
 
 #[test]

@@ -3,6 +3,8 @@
 use super::*;
 use crate::Scratch;
 use parking_lot::Mutex;
+use proptest::prelude::{Just, Strategy};
+use proptest::prop_oneof;
 
 #[test]
 fn a_look_up_before_the_arrival_counts_once() {
@@ -70,5 +72,163 @@ fn threads_leave_nothing_behind() {
     for worker in brain.fleet().workers() {
         assert_eq!(worker.promised_by_all().work.requests, 0);
         assert_eq!(brain.cache().numbers(worker.id).map(|it| it.predicted_blocks), Some(0));
+    }
+}
+
+/// One thread's steps. `between` are those of another thread, between its preparation and its decision.
+#[derive(Clone, Debug)]
+enum ThreadStep {
+    Arrives { text: u32, between: Vec<OtherStep> },
+    Other(OtherStep),
+}
+
+#[derive(Clone, Copy, Debug)]
+enum OtherStep {
+    Arrives(u32),
+    Begins(usize),
+    Ends(usize),
+    Fails(usize),
+    Drains(u32, bool),
+    Reports(u32, u64),
+    Trusts(u32, bool),
+    Ticks,
+    Joins,
+}
+
+fn other_steps() -> impl Strategy<Value = OtherStep> {
+    prop_oneof![
+        4 => (0..6_u32).prop_map(OtherStep::Arrives),
+        4 => any::<usize>().prop_map(OtherStep::Begins),
+        4 => any::<usize>().prop_map(OtherStep::Ends),
+        1 => any::<usize>().prop_map(OtherStep::Fails),
+        1 => (0..5_u32, any::<bool>()).prop_map(|(worker, drains)| OtherStep::Drains(worker, drains)),
+        1 => (0..5_u32, 0..20_u64).prop_map(|(worker, waiting)| OtherStep::Reports(worker, waiting)),
+        1 => (0..5_u32, any::<bool>()).prop_map(|(worker, is_fresh)| OtherStep::Trusts(worker, is_fresh)),
+        1 => Just(OtherStep::Ticks),
+        1 => Just(OtherStep::Joins),
+    ]
+}
+
+fn thread_steps() -> impl Strategy<Value = ThreadStep> {
+    let between = prop::collection::vec(other_steps(), 0..4);
+    prop_oneof![
+        (0..6_u32, between).prop_map(|(text, between)| ThreadStep::Arrives { text, between }),
+        other_steps().prop_map(ThreadStep::Other),
+    ]
+}
+
+/// Two threads of one brain, the first of which prepares its choices or does not.
+struct Threads {
+    harness: Harness,
+    prepares: bool,
+    scratch: [Scratch; 2],
+    open: Vec<RequestId>,
+    next: u64,
+    workers: u32,
+    effects: Vec<Vec<Effect>>,
+}
+
+impl Threads {
+    fn new(prepares: bool, queue: bool) -> Threads {
+        let settings = BrainSettings { strategy: Name::LeastDelay, ..BrainSettings::default() };
+        let harness = if queue { Harness::with_queue(4, settings) } else { Harness::with(4, settings) };
+        let (open, effects) = (Vec::new(), Vec::new());
+        Threads { harness, prepares, scratch: Default::default(), open, next: 0, workers: 4, effects }
+    }
+
+    fn decide(&mut self, thread: usize, event: Event<'_>) {
+        let mut effects = Vec::new();
+        self.harness.brain.decide(self.harness.now, event, &mut self.scratch[thread], &mut effects);
+        self.harness.brain.cache_index().write();
+        self.effects.push(effects);
+    }
+
+    fn arrive(&mut self, thread: usize, (number, between): (u32, &[OtherStep])) {
+        let prompt = self.harness.prompt(&text(number, 1_600), None);
+        let request = RequestId(self.next);
+        self.next += 1;
+        let arrival = Arrival { may_split: false, ..of_prompt(request.0, &prompt) };
+        let (index, now) = (self.harness.brain.cache_index().clone(), self.harness.now);
+        index.look_up(&prompt, &mut self.scratch[thread].found);
+        if self.prepares {
+            self.scratch[thread].prepare(now, &arrival);
+        }
+        between.iter().for_each(|&it| self.step(1 - thread, it));
+        self.decide(thread, Event::Arrived(arrival));
+        self.open.push(request);
+    }
+
+    fn step(&mut self, thread: usize, step: OtherStep) {
+        let open = |it: usize| self.open.get(it % self.open.len().max(1)).copied();
+        let event = match step {
+            OtherStep::Arrives(number) => return self.arrive(thread, (number, &[])),
+            OtherStep::Begins(it) => {
+                let Some(request) = open(it) else { return };
+                let Some(worker) = self.harness.brain.worker_of(request) else { return };
+                Event::FirstToken { request, worker }
+            }
+            OtherStep::Ends(it) => {
+                let Some(request) = open(it) else { return };
+                self.open.retain(|&it| it != request);
+                Event::Finished { request, counted: None, pieces: 40 }
+            }
+            OtherStep::Fails(it) => {
+                let Some(request) = open(it) else { return };
+                let Some(worker) = self.harness.brain.worker_of(request) else { return };
+                Event::Failed { request, worker, failure: Failure::Refused }
+            }
+            OtherStep::Drains(worker, draining) => {
+                Event::WorkerDrained { worker: WorkerId(worker), draining }
+            }
+            OtherStep::Reports(worker, waiting) => {
+                let load = maitre_base::EngineLoad {
+                    waiting: Some(waiting),
+                    running: Some(4),
+                    blocks: Some(400),
+                    block_size: Some(16),
+                    ..Default::default()
+                };
+                Event::LoadReported { worker: WorkerId(worker), load }
+            }
+            OtherStep::Trusts(worker, is_fresh) => {
+                let trust = if is_fresh { Trust::Fresh } else { Trust::None };
+                Event::TrustChanged { worker: WorkerId(worker), trust }
+            }
+            OtherStep::Ticks => Event::Tick,
+            OtherStep::Joins => {
+                let worker = WorkerId(self.workers);
+                self.workers += 1;
+                self.decide(thread, Event::WorkerJoined { url: &format!("http://127.0.0.1:{}", worker.0) });
+                self.decide(thread, Event::Probed { worker, evidence: Evidence::ProbeAnswered });
+                let cards = &[Card { name: "llama", parent: None }];
+                return self.decide(thread, Event::ModelsReported { worker, cards });
+            }
+        };
+        self.decide(thread, event);
+    }
+
+    fn run(mut self, steps: &[ThreadStep]) -> Vec<String> {
+        for step in steps {
+            self.harness.now = self.harness.now + Duration::from_millis(20);
+            match step {
+                ThreadStep::Arrives { text, between } => self.arrive(0, (*text, between)),
+                ThreadStep::Other(step) => self.step(0, *step),
+            }
+        }
+        let decisions = self.harness.brain.decisions().newest_first().map(|it| format!("{it:?}"));
+        self.effects.iter().map(|it| format!("{it:?}")).chain(decisions).collect()
+    }
+}
+
+proptest! {
+    /// A choice that was prepared before the lock is the one that is made under it, with the same prices on record.
+    #[test]
+    fn prepared_choices_are_the_same(
+        steps in prop::collection::vec(thread_steps(), 1..60),
+        queue in any::<bool>(),
+    ) {
+        let [prepared, plain] = [true, false].map(|it| Threads::new(it, queue).run(&steps));
+        let differs = prepared.iter().zip(&plain).find(|(one, other)| one != other);
+        prop_assert_eq!(differs, None);
     }
 }

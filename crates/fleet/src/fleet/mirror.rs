@@ -1,0 +1,172 @@
+//! A thread's own copy of the workers, so that it can look at them while another thread changes the fleet.
+//!
+//! The fleet lists what changes. A mirror follows it under the fleet's lock and copies only that: a placement or a first token
+//! changes one worker. Outside the lock its owner reads it as it would read the fleet.
+
+use std::num::Wrapping;
+
+use maitre_base::{Instant, WorkerId};
+
+use super::{Fitness, Fleet, WorkerSnapshot, fitness};
+use crate::barred::Barred;
+use crate::estimate::Estimate;
+use crate::model::{ModelId, Wanted};
+use crate::worker::Worker;
+
+/// Changes that the fleet remembers. Chosen: a thread that has missed more copies everything, which costs about as much.
+const CHANGES_KEPT: usize = 64;
+
+/// Something that a copy must follow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// A worker's state or numbers.
+    Worker(WorkerId),
+    /// What is known of the sizes of a model's requests.
+    Estimate(ModelId),
+}
+
+/// A moment in the history of a fleet.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Moment {
+    /// Changes so far.
+    changes: Wrapping<u64>,
+    /// How often more changed than numbers: workers, models, settings.
+    upheavals: u64,
+}
+
+/// The last changes of a fleet.
+#[derive(Clone, Debug)]
+pub(super) struct ChangeLog {
+    moment: Moment,
+    /// By number, modulo its length.
+    recent: [Change; CHANGES_KEPT],
+}
+
+impl Default for ChangeLog {
+    fn default() -> ChangeLog {
+        ChangeLog { moment: Moment::default(), recent: [Change::Worker(WorkerId(0)); CHANGES_KEPT] }
+    }
+}
+
+impl ChangeLog {
+    pub(super) fn note(&mut self, change: Change) {
+        self.recent[self.moment.changes.0 as usize % CHANGES_KEPT] = change;
+        self.moment.changes += 1;
+    }
+
+    /// Numbers of all workers may have changed.
+    pub(super) fn note_all(&mut self) {
+        self.moment.changes += CHANGES_KEPT as u64 + 1;
+    }
+
+    pub(super) fn upheaval(&mut self) {
+        self.moment.upheavals += 1;
+    }
+}
+
+impl Fleet {
+    pub fn moment(&self) -> Moment {
+        self.log.moment
+    }
+
+    /// What has changed since then, some of it several times; none if that is more than the list can say.
+    pub fn changes_since(&self, then: Moment) -> Option<impl Iterator<Item = Change>> {
+        let Moment { changes, upheavals } = self.log.moment;
+        let missed = (changes - then.changes).0;
+        let is_listed = upheavals == then.upheavals && missed <= CHANGES_KEPT as u64;
+        let place = move |back: u64| (changes - Wrapping(back)).0 as usize % CHANGES_KEPT;
+        is_listed.then(|| (1..=missed).rev().map(move |it| self.log.recent[place(it)]))
+    }
+
+    /// The worker as `fit_snapshots` lists it; none if it does not.
+    pub fn fit_snapshot(&self, now: Instant, wanted: Wanted, worker: WorkerId) -> Option<WorkerSnapshot> {
+        let is_fit = |it: &&Worker| {
+            !it.draining && it.serves(wanted) && fitness(it).is_some_and(|it| it <= Fitness::Fit)
+        };
+        let worker = self.worker(worker).filter(is_fit)?;
+        Some(self.snapshot(now, wanted, worker))
+    }
+}
+
+/// The copy.
+#[derive(Clone, Debug)]
+pub struct FleetMirror {
+    fleet: Fleet,
+    mean_prefill: f64,
+}
+
+impl FleetMirror {
+    pub fn new(fleet: &Fleet) -> FleetMirror {
+        FleetMirror { fleet: fleet.clone(), mean_prefill: fleet.mean_prefill() }
+    }
+
+    /// Copies what has changed.
+    pub fn follow(&mut self, fleet: &Fleet) {
+        let then = self.moment();
+        if fleet.moment().upheavals != then.upheavals {
+            *self = FleetMirror::new(fleet);
+            return;
+        }
+        match fleet.changes_since(then) {
+            Some(changes) => self.apply(fleet, changes),
+            None => {
+                self.apply(fleet, fleet.workers().map(|it| Change::Worker(it.id)));
+                self.apply(fleet, (0..fleet.models.len()).map(|it| Change::Estimate(ModelId(it as u32))));
+            }
+        }
+        if fleet.moment() != then {
+            self.fleet.rates = fleet.rates;
+            self.mean_prefill = fleet.mean_prefill();
+            self.fleet.log.moment = fleet.log.moment;
+        }
+    }
+
+    fn apply(&mut self, fleet: &Fleet, changes: impl Iterator<Item = Change>) {
+        let mut last = None;
+        for change in changes {
+            // A first token changes several numbers of one worker.
+            if last.replace(change) == Some(change) {
+                continue;
+            }
+            match change {
+                Change::Worker(id) => {
+                    let own = self.fleet.workers.get_mut(id.index()).and_then(Option::as_mut);
+                    if let (Some(own), Some(worker)) = (own, fleet.worker(id)) {
+                        own.follow(worker);
+                    }
+                }
+                Change::Estimate(model) => {
+                    if let Some(own) = self.fleet.models.get_mut(model.0 as usize) {
+                        own.estimate = fleet.estimate(Some(model));
+                    }
+                }
+            }
+        }
+    }
+
+    /// The moment that it shows.
+    pub fn moment(&self) -> Moment {
+        self.fleet.moment()
+    }
+
+    pub fn model(&self, name: &str) -> Option<ModelId> {
+        self.fleet.model(name)
+    }
+
+    pub fn is_adapter(&self, model: ModelId) -> bool {
+        self.fleet.is_adapter(model)
+    }
+
+    pub fn estimate(&self, model: Option<ModelId>) -> Estimate {
+        self.fleet.estimate(model)
+    }
+
+    pub fn mean_prefill(&self) -> f64 {
+        self.mean_prefill
+    }
+
+    /// As `Fleet::snapshots`, if enough workers are fit.
+    pub fn fit_snapshots(&self, now: Instant, wanted: Wanted, snapshots: &mut Vec<WorkerSnapshot>) -> bool {
+        self.fleet.fit_snapshots(now, wanted, Barred::default(), snapshots)
+    }
+}
