@@ -1,87 +1,35 @@
-"""Checks that streams of a real vLLM server that is killed go on at another one: the part of check-real-vllm behind --continue.
+"""Checks that streams of real vLLM servers that are killed go on at another one: the part of check-real-vllm behind --continue.
 
-This script starts the first server, kills it with -9 in the middle of an answer and starts it again; the second one runs already. The
-command may stay in the foreground or leave the server behind: the process group that listens at the URL is killed, and a round in which
-nothing died, or in which the router continued nothing, counts as wrong. Each answer is first asked of the second server alone. Greedy
-answers must have the same token ids and the same text; sampled ones must be complete.
+This script starts all servers. In each round it asks for one answer through Maitre, kills the server that gives it with -9 in the middle,
+and starts that server again while the next rounds go on: with three servers, two of every three starts cost no time. The commands may stay in
+the foreground or leave the server behind: the process group that listens at the URL is killed. A kill that comes when the answer is already
+complete does not count, and another round takes its place.
+
+Each answer is also asked of a server without Maitre and without a break. Greedy answers must have the same token ids (messages have none), text,
+finish reason and usage; sampled ones must be complete. Chats, completions and messages take turns, and some have a stop string that lies where
+the break will be.
 """
 
 import json
-import os
-import pathlib
 import random
 import re
 import signal
 import subprocess
 import sys
 import time
-import urllib.parse
 import urllib.request
 
+from real_vllm_server import START_SECONDS, WORDS, Server, post, until
+
 PORT, ADMIN = 18490, 18491
-# Every fifth answer is sampled.
-SAMPLED_EVERY = 5
-TOKENS = 64
-START_SECONDS = 600
-WORDS = "amber basil cedar dune ember fjord grove heath inlet juniper kelp lagoon moss".split()
-
-
-def group_at(port):
-    """The process group of what listens at a port of this machine; none if nothing does."""
-    listening = re.compile(rf"^ *\d+: [0-9A-F]+:{port:04X} [0-9A-F]+:0000 0A(?: +\S+){{5}} +(\d+)", re.MULTILINE)
-    tables = [pathlib.Path(f"/proc/net/{name}").read_text() for name in ("tcp", "tcp6")]
-    sockets = {f"socket:[{inode}]" for table in tables for inode in listening.findall(table)}
-    for folder in pathlib.Path("/proc").glob("[0-9]*/fd"):
-        try:
-            if any(os.readlink(it) in sockets for it in folder.iterdir()):
-                return os.getpgid(int(folder.parent.name))
-        except OSError:
-            continue
-    return None
-
-
-class Server:
-    """A vLLM server that is started by a command and killed with all its processes."""
-
-    def __init__(self, url, command):
-        self.url, self.command, self.child = url, command, None
-        self.port = urllib.parse.urlsplit(url).port
-        self.kills = 0
-
-    def start(self):
-        # A session of its own, so that its group is not ours.
-        self.child = subprocess.Popen(self.command, shell=True, start_new_session=True)
-
-    def is_up(self):
-        try:
-            return urllib.request.urlopen(self.url + "/health", timeout=2).status == 200
-        except OSError:
-            return False
-
-    def kill(self):
-        """Kills the group that listens, and that of the command. Returns when nothing listens any more."""
-        groups = {group_at(self.port), self.child.pid} - {None, os.getpgrp()}
-        for group in groups:
-            try:
-                os.killpg(group, signal.SIGKILL)
-            except ProcessLookupError:
-                continue
-        self.child.wait()
-        until(lambda: group_at(self.port) is None, 30, f"the server at {self.url} to be gone")
-        self.kills += 1
-
-
-def until(condition, seconds, what):
-    end = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > end:
-            raise SystemExit(f"waited {seconds} s for {what}")
-        time.sleep(0.2)
-
-
-def post(url, body):
-    request = urllib.request.Request(url + "/v1/chat/completions", json.dumps(body).encode(), {"content-type": "application/json"})
-    return urllib.request.urlopen(request, timeout=600)
+TOKENS = 128
+# How long a stop string is, in tokens. The router holds back as much, so the engine is so far ahead of the client.
+STOP_TOKENS = 16
+CHAT, COMPLETIONS, MESSAGES = "/v1/chat/completions", "/v1/completions", "/v1/messages"
+# What the rounds ask for, in turn: the route, and what is special about the request.
+KINDS = [(CHAT, "greedy"), (COMPLETIONS, "greedy"), (MESSAGES, "greedy"), (CHAT, "stop"), (COMPLETIONS, "sampled"), (MESSAGES, "stop")]
+# Kills that may come too late, in all.
+LATE_MAX = 5
 
 
 def events(response):
@@ -93,21 +41,57 @@ def events(response):
 class Answer:
     def __init__(self):
         self.ids, self.text, self.finish, self.done, self.failure, self.usage = [], "", [], 0, None, None
+        # How much text had come with so many tokens; the types of a message's events.
+        self.text_at, self.kinds = [], []
 
     def take(self, payload):
         if payload == b"[DONE]":
             self.done += 1
             return
         event = json.loads(payload)
+        if "type" in event:
+            return self.take_message(event)
         self.failure = self.failure or event.get("error")
         self.usage = event.get("usage") or self.usage
         for choice in event.get("choices", []):
-            self.ids += choice.get("token_ids") or []
-            self.text += choice["delta"].get("content") or ""
+            new = choice.get("token_ids") or []
+            self.ids += new
+            self.text += choice["delta"].get("content") or "" if "delta" in choice else choice.get("text") or ""
+            self.text_at += [len(self.text)] * len(new)
             self.finish += [choice["finish_reason"]] if choice.get("finish_reason") else []
 
+    def take_message(self, event):
+        """An event of /v1/messages: one for each token, and no ids."""
+        self.kinds.append(event["type"])
+        self.failure = self.failure or event.get("error")
+        self.usage = event.get("usage") or self.usage
+        self.done += event["type"] == "message_stop"
+        delta = event.get("delta") or {}
+        if event["type"] == "content_block_delta":
+            self.text += delta["text"]
+            self.text_at.append(len(self.text))
+        self.finish += [delta["stop_reason"], delta["stop_sequence"]] if "stop_reason" in delta else []
+
     def is_whole(self):
-        return not self.failure and self.done == 1 and len(self.finish) == 1 and len(self.ids) == TOKENS
+        # Several tokens may come in one event, and so with one delta more or less.
+        order = [kind for kind, before in zip(self.kinds, [None, *self.kinds]) if kind != before]
+        is_message = order == ["message_start", "content_block_start", "content_block_delta", "content_block_stop", "message_delta", "message_stop"]
+        return not self.failure and self.done == 1 and len(self.finish) == (2 if order else 1) and self.usage is not None and (is_message or not order)
+
+    def counts(self):
+        """Of the prompt, in all ways that it is counted, and of the answer."""
+        if "input_tokens" in self.usage:
+            prompt = sum(count for name, count in self.usage.items() if name != "output_tokens")
+            return prompt, self.usage["output_tokens"]
+        return self.usage["prompt_tokens"], self.usage["completion_tokens"], self.usage["total_tokens"]
+
+
+def unbroken(server, route, asked):
+    answer = Answer()
+    for payload in events(post(server.url + route, asked)):
+        answer.take(payload)
+    assert answer.is_whole(), f"{server.url} gave {answer.failure or 'half an answer'} without Maitre and without a break"
+    return answer
 
 
 def page():
@@ -122,80 +106,111 @@ def resumed():
     return sum(float(it.rsplit(" ", 1)[1]) for it in page().splitlines() if it.startswith('maitre_continuations_total{outcome="resumed"}'))
 
 
-def are_ready():
-    """Whether the router sends requests to both servers, one that has come back included, and has read what they are."""
-    seen = page()
-    return len(re.findall(r'state="(?:ready|warming)"} 1$', seen, re.MULTILINE)) == 2 and seen.count("maitre_worker_engine_blocks{") == 2
+# What came of a round whose answer was complete before the kill.
+LATE = "too late, once more"
 
 
-def body(rng, model, is_sampled):
+def ready(servers):
+    """The servers that are warm, and to which the router sends requests that it could continue."""
+    seen = page().splitlines()
+
+    def is_known(url):
+        mine = [it for it in seen if f'worker="{url}"' in it]
+        serves = any(re.search(r'state="(?:ready|warming)".*} 1$', it) for it in mine)
+        return serves and any(it.startswith("maitre_worker_engine_blocks{") for it in mine)
+
+    return [it for it in servers if it.is_warm and is_known(it.url)]
+
+
+def body(rng, model, route, special):
     text = " ".join(rng.choice(WORDS) for _ in range(rng.randrange(30, 200)))
-    return {
-        "model": model, "messages": [{"role": "user", "content": text}], "max_tokens": TOKENS, "ignore_eos": True, "stream": True,
-        "temperature": 0.9 if is_sampled else 0, "return_token_ids": True, "stream_options": {"include_usage": True},
-    }
+    prompt = {"prompt": text} if route == COMPLETIONS else {"messages": [{"role": "user", "content": text}]}
+    common = {"model": model, "max_tokens": TOKENS, "stream": True, "temperature": 0.9 if special == "sampled" else 0}
+    if route == MESSAGES:
+        # It cannot be told to ignore the end of an answer; a random model hardly ever ends one.
+        return common | prompt | {"system": "Be brief."}
+    return common | prompt | {"ignore_eos": True, "return_token_ids": True, "stream_options": {"include_usage": True}}
 
 
-def one_round(rng, model, victim, survivor, is_sampled):
-    """One answer whose server is killed in the middle. Returns what was wrong with it, if anything."""
-    asked, expected = body(rng, model, is_sampled), Answer()
-    for payload in events(post(survivor, asked)):
-        expected.take(payload)
-    # The router places by price; it is asked until the answer begins at the server that will be killed.
-    for _ in range(50):
-        response = post(f"http://127.0.0.1:{PORT}", asked)
-        if response.headers["x-maitre-worker"] == victim.url:
-            break
-        response.close()
-    else:
-        return "no answer began at the first server"
+def stop_string(expected, kill_after):
+    """A text that the engine is in the middle of when the client has got so many tokens."""
+    start = expected.text_at[kill_after + STOP_TOKENS // 2]
+    found = expected.text[start : expected.text_at[kill_after + STOP_TOKENS * 3 // 2]]
+    assert expected.text.find(found) == start, f"{found!r} comes twice"
+    return found
+
+
+def one_round(rng, model, servers, kind):
+    """One answer whose server is killed in the middle. Returns that server, and what was wrong, if anything."""
+    (route, special), reference = kind, rng.choice(ready(servers))
+    asked, kill_after = body(rng, model, route, special), rng.randrange(3, TOKENS // 2)
+    expected = unbroken(reference, route, asked)
+    if special == "stop":
+        asked["stop_sequences" if route == MESSAGES else "stop"] = [stop_string(expected, kill_after)]
+        expected = unbroken(reference, route, asked)
+    response, went_on = post(f"http://127.0.0.1:{PORT}{route}", asked), resumed()
+    victim = next(it for it in servers if it.url == response.headers["x-maitre-worker"])
     if response.headers["x-maitre-continue"] != "on":
-        return f"not covered: {response.headers['x-maitre-continue']}"
-    answer, kill_after, before, went_on = Answer(), rng.randrange(3, TOKENS - 8), victim.kills, resumed()
+        return None, f"not covered: {response.headers['x-maitre-continue']}"
+    answer, killed = Answer(), None
     for payload in events(response):
         answer.take(payload)
-        if victim.kills == before and len(answer.ids) >= kill_after:
+        if not killed and len(answer.text_at) >= kill_after:
+            killed = victim
             victim.kill()
-    if victim.kills == before or resumed() == went_on:
-        return f"nothing was continued: {victim.kills - before} kills, {len(answer.ids)} tokens, {answer.failure}"
+    wrong = difference(answer, expected, special)
+    if not wrong and resumed() == went_on:
+        wrong = LATE
+    return killed, wrong
+
+
+def difference(answer, expected, special):
+    """What is wrong with an answer, if anything."""
     if not answer.is_whole():
         return f"not whole: {len(answer.ids)} tokens, {answer.failure}"
-    if not is_sampled and (answer.ids, answer.text) != (expected.ids, expected.text):
-        at = next((i for i, pair in enumerate(zip(answer.ids, expected.ids)) if pair[0] != pair[1]), "none, but in its text,")
-        return f"differs at token {at} of {TOKENS}, killed after {kill_after}"
-    if answer.usage["completion_tokens"] != TOKENS or answer.usage["prompt_tokens"] != expected.usage["prompt_tokens"]:
+    if answer.counts() != expected.counts():
         return f"usage {answer.usage}, not {expected.usage}"
+    if special == "sampled":
+        return None if len(answer.ids) == TOKENS else f"{len(answer.ids)} tokens"
+    for name in ("ids", "text", "finish"):
+        mine, theirs = getattr(answer, name), getattr(expected, name)
+        if mine != theirs:
+            at = next((i for i, pair in enumerate(zip(mine, theirs)) if pair[0] != pair[1]), min(len(mine), len(theirs)))
+            return f"{name} differ at {at}: {mine[at:][:8]!r}, not {theirs[at:][:8]!r}"
     return None
 
 
-def main(maitre, model, first, command, second, kills="20"):
-    victim, rng = Server(first, command), random.Random(time.time_ns())
-    serve = [maitre, "serve", "--continue", "on", "--strategy", "round-robin", "--listen", f"127.0.0.1:{PORT}",
-             "--admin", f"127.0.0.1:{ADMIN}", "--worker", first, "--worker", second]
-    router, bad = None, 0
+def main(maitre, model, kills, *rest):
+    servers = [Server(url, command, model) for url, command in zip(rest[::2], rest[1::2])]
+    if len(servers) < 2:
+        raise SystemExit("name two servers or more, each by URL and command")
+    # Also then the servers are stopped.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))
+    rng, router, kills = random.Random(time.time_ns()), None, int(kills)
+    right, bad, late = 0, 0, 0
+    serve = [maitre, "serve", "--continue", "on", "--strategy", "round-robin", "--listen", f"127.0.0.1:{PORT}", "--admin", f"127.0.0.1:{ADMIN}"]
     try:
-        for number in range(int(kills)):
-            victim.start()
-            until(victim.is_up, START_SECONDS, f"{first} to start")
-            if router is None:
-                router = subprocess.Popen(serve)
-            # The first answer of a new server took up to 37 s on a busy machine.
-            for payload in events(post(first, {**body(rng, model, False), "max_tokens": 1})):
-                assert payload
-            until(are_ready, 120, "both servers to be ready in the router")
-            wrong = one_round(rng, model, victim, second, number % SAMPLED_EVERY == SAMPLED_EVERY - 1)
-            bad += wrong is not None
-            print(f"kill {number + 1}: {wrong or 'the answer is whole'}", flush=True)
-            if victim.is_up():
-                victim.kill()
-        print(f"{int(kills) - bad} of {kills} answers were whole; greedy ones token for token")
-        return 1 if bad else 0
+        for server in servers:
+            server.start()
+        until(lambda: all(it.is_warm for it in servers), START_SECONDS, "the servers to start")
+        router = subprocess.Popen(serve + [part for it in servers for part in ("--worker", it.url)])
+        while right + bad < kills and late <= LATE_MAX:
+            until(lambda: len(ready(servers)) >= 2, START_SECONDS, "two servers to be ready in the router")
+            kind, began = KINDS[(right + bad) % len(KINDS)], time.strftime("%H:%M:%S")
+            killed, wrong = one_round(rng, model, servers, kind)
+            right, bad, late = right + (not wrong), bad + (wrong not in (None, LATE)), late + (wrong == LATE)
+            print(f"{began} kill {right + bad}: {killed.url if killed else 'none'}, {' '.join(kind)}: {wrong or 'the answer is whole'}", flush=True)
+            if killed:
+                killed.start()
+        print(f"{right} of {kills} answers were whole, greedy ones token for token; {late} more kills came too late")
+        return 0 if right == kills else 1
     finally:
         if router:
             router.kill()
             router.wait()
-        if victim.child and (victim.child.poll() is None or victim.is_up()):
-            victim.kill()
+        for server in servers:
+            if server.child:
+                server.kill()
 
 
 if __name__ == "__main__":

@@ -2,6 +2,9 @@
 
 Every request must get the text that one server gives, or a clean error; the decode server must not prefill what it can fetch;
 nothing may stay held at the prefill server longer than its lease.
+
+The script starts both servers. The router reaches the decode server through a gate of this script, which sees every decode leg and
+can do something before it passes on: kill a server, close the client's connection, or stop the decode server until the lease has ended.
 """
 
 import http.client
@@ -9,20 +12,68 @@ import json
 import os
 import random
 import signal
+import socket
 import subprocess
+import sys
+import threading
 import time
 import urllib.parse
 import urllib.request
 
-PORT, ADMIN = 18480, 18481
-WORDS = "amber basil cedar dune ember fjord grove heath inlet juniper kelp lagoon moss".split()
+from real_vllm_server import START_SECONDS, WORDS, Server, until
+
+PORT, ADMIN, GATE = 18480, 18481, 18482
+ROUTER = f"http://127.0.0.1:{PORT}"
+CHAT = "/v1/chat/completions"
+KINDS = [(CHAT, True), (CHAT, False), ("/v1/completions", True), ("/v1/completions", False)]
 LEASE = 30
 # Fewer are enough for a first look.
 REQUESTS = int(os.environ.get("REQUESTS", 40))
+# In tokens about twice as many: several blocks of 32, and little work for a server without a GPU.
+PROMPT_WORDS = (60, 200)
 
 
-def text(rng, words):
-    return " ".join(rng.choice(WORDS) for _ in range(words))
+def text(rng, words=None):
+    return " ".join(rng.choice(WORDS) for _ in range(words or rng.randrange(*PROMPT_WORDS)))
+
+
+class Gate:
+    """Passes connections on to the decode server. What is planned happens once, before the next decode leg passes."""
+
+    def __init__(self, port):
+        self.port, self.plan, self.done = port, None, 0
+        self.listener = socket.create_server(("127.0.0.1", GATE))
+        threading.Thread(target=self.accept, daemon=True).start()
+
+    def accept(self):
+        while True:
+            client, _ = self.listener.accept()
+            try:
+                server = socket.create_connection(("127.0.0.1", self.port), timeout=600)
+            except OSError:
+                client.close()
+                continue
+            threading.Thread(target=self.carry, args=(client, server, True), daemon=True).start()
+            threading.Thread(target=self.carry, args=(server, client, False), daemon=True).start()
+
+    def carry(self, source, target, is_request):
+        try:
+            while data := source.recv(1 << 16):
+                if is_request and b"do_remote_prefill" in data and self.plan:
+                    plan, self.plan = self.plan, None
+                    plan()
+                    self.done += 1
+                target.sendall(data)
+        except OSError:
+            pass
+        for it in (source, target):
+            try:
+                it.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass
+
+    def before_next_leg(self, plan):
+        self.plan = plan
 
 
 def connection(url):
@@ -31,7 +82,7 @@ def connection(url):
 
 def samples(url):
     """All samples of a server's /metrics, without the labels of engine and model."""
-    with urllib.request.urlopen(url + "/metrics", timeout=30) as answer:
+    with urllib.request.urlopen(url + "/metrics", timeout=60) as answer:
         lines = answer.read().decode().splitlines()
     found = {}
     for line in lines:
@@ -43,12 +94,8 @@ def samples(url):
     return found
 
 
-def tokens(url, source):
-    return samples(url).get(f'prompt_tokens_by_source_total{{source="{source}"}}', 0)
-
-
-def usage(url):
-    return samples(url).get("kv_cache_usage_perc", 0)
+def tokens(server, source):
+    return samples(server.url).get(f'prompt_tokens_by_source_total{{source="{source}"}}', 0)
 
 
 def body(model, prompt, route, stream):
@@ -59,7 +106,7 @@ def body(model, prompt, route, stream):
 
 
 def said(route, stream, data):
-    """The text of an answer; None if it has an error."""
+    """The text of an answer; none if it has an error, or no end."""
     part = (lambda it: it.get("text")) if route == "/v1/completions" else (lambda it: (it.get("delta") or it.get("message") or {}).get("content"))
     if not stream:
         answer = json.loads(data)
@@ -79,77 +126,163 @@ def ask(url, model, prompt, route, stream):
     return answer.status, said(route, stream, data) if answer.status == 200 else None, dict(answer.getheaders())
 
 
-def leave(url, model, prompt, seconds):
-    """Sends a streamed request and disconnects after so many seconds."""
-    link = connection(url)
-    link.request("POST", "/v1/chat/completions", json.dumps(body(model, prompt, "/v1/chat/completions", True)), {"content-type": "application/json"})
-    time.sleep(seconds)
-    link.close()
-
-
-def wait(condition, seconds, what):
-    end = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > end:
-            raise SystemExit(f"waited {seconds} s for {what}")
-        time.sleep(0.1)
+def page():
+    with urllib.request.urlopen(f"http://127.0.0.1:{ADMIN}/metrics", timeout=10) as answer:
+        return answer.read().decode().splitlines()
 
 
 def is_ready():
+    """Both workers, and not only one that came back."""
     try:
-        return urllib.request.urlopen(f"http://127.0.0.1:{ADMIN}/readyz", timeout=5).status == 200
+        return sum(it.endswith(" 1") for it in page() if 'state="ready"' in it or 'state="warming"' in it) == 2
     except OSError:
         return False
 
 
-def is_idle(prefill, decode):
-    return all(usage(it) == 0 and samples(it).get("num_requests_running", 0) == 0 for it in (prefill, decode))
-
-
 def in_flight():
-    with urllib.request.urlopen(f"http://127.0.0.1:{ADMIN}/metrics", timeout=10) as answer:
-        lines = [it for it in answer.read().decode().splitlines() if it.startswith(("maitre_requests_in_flight ", "maitre_worker_requests{"))]
+    lines = [it for it in page() if it.startswith(("maitre_requests_in_flight ", "maitre_worker_requests{"))]
     return sum(float(it.rsplit(" ", 1)[1]) for it in lines)
 
 
-def main(maitre, model, prefill, decode, pid=None):
-    router = f"http://127.0.0.1:{PORT}"
-    # Servers without a GPU answer probes late.
-    command = [maitre, "serve", "--listen", f"127.0.0.1:{PORT}", "--admin", f"127.0.0.1:{ADMIN}", "--split", "always", "--probes-timeout", "20s"]
-    command += ["--worker", f"{prefill}?role=prefill", "--worker", f"{decode}?role=decode"]
-    process = subprocess.Popen(command)
-    try:
-        wait(is_ready, 60, "maitre and its workers")
-        rng = random.Random(time.time_ns())
-        kinds = [("/v1/chat/completions", True), ("/v1/chat/completions", False), ("/v1/completions", True), ("/v1/completions", False)]
-        computed, fetched = tokens(decode, "local_compute"), tokens(decode, "external_kv_transfer")
-        asked, right, split = [], 0, 0
+class Check:
+    def __init__(self, model, prefill, decode, gate):
+        self.model, self.prefill, self.decode, self.gate = model, prefill, decode, gate
+        self.rng, self.bad = random.Random(time.time_ns()), 0
+
+    def judge(self, what, is_right, told):
+        self.bad += not is_right
+        print(f"{time.strftime('%H:%M:%S')} {'ok   ' if is_right else 'WRONG'} {what}: {told}", flush=True)
+
+    def start(self, *servers):
+        for server in servers:
+            server.start()
+        until(lambda: all(it.is_warm for it in servers), START_SECONDS, "the servers to start")
+
+    def plain(self, prompt, route=CHAT, stream=True):
+        """What one server says, without Maitre."""
+        return ask(self.prefill.url, self.model, prompt, route, stream)[1]
+
+    def many(self):
+        """Requests of all kinds: equal to one server's, and fetched, not computed."""
+        computed, fetched = tokens(self.decode, "local_compute"), tokens(self.decode, "external_kv_transfer")
+        asked, split = [], 0
         for number in range(REQUESTS):
-            route, stream = kinds[number % 4]
-            prompt = f"{number} " + text(rng, rng.randrange(100, 700))
-            status, answer, headers = ask(router, model, prompt, route, stream)
+            route, stream = KINDS[number % 4]
+            prompt = f"{number} " + text(self.rng)
+            status, answer, headers = ask(ROUTER, self.model, prompt, route, stream)
             asked.append((prompt, route, stream, answer))
             split += "x-maitre-prefill-worker" in {it.lower() for it in headers}
-            print(f"{number:2} {route} {'stream' if stream else 'whole '} {status} {(answer or '')[:40]!r}", flush=True)
-        computed, fetched = tokens(decode, "local_compute") - computed, tokens(decode, "external_kv_transfer") - fetched
+        computed, fetched = tokens(self.decode, "local_compute") - computed, tokens(self.decode, "external_kv_transfer") - fetched
         # Asked afterwards, and of the other server, so that neither is helped by a cache of the answer's own making.
-        for prompt, route, stream, answer in asked:
-            right += answer is not None and answer == ask(prefill, model, prompt, route, stream)[1]
-        print(f"{right} of {REQUESTS} equal to one server's; {split} split; decode server fetched {fetched:.0f} tokens, computed {computed:.0f}")
-        for number, seconds in enumerate([0.0, 0.05, 0.2, 0.5, 1.0]):
-            leave(router, model, f"leaving {number} " + text(rng, 600), seconds)
-        wait(lambda: in_flight() == 0, 10, "the router's gauges")
+        right = sum(answer is not None and answer == self.plain(prompt, route, stream) for prompt, route, stream, answer in asked)
+        told = f"{right} equal to one server's, {split} split; decode server fetched {fetched:.0f} tokens, computed {computed:.0f}"
+        self.judge(f"{REQUESTS} requests", right == split == REQUESTS and computed == 0 and fetched > 0, told)
+
+    def idle(self, what):
+        """Nothing is left at the router, and at the servers nothing after the lease."""
+        until(lambda: in_flight() == 0, 30, "the router's gauges")
         started = time.monotonic()
-        wait(lambda: is_idle(prefill, decode), LEASE + 15, "both servers to be idle")
-        print(f"five clients left; both servers idle after {time.monotonic() - started:.1f} s (lease {LEASE} s)")
-        clean = True
-        if pid:
-            os.kill(int(pid), signal.SIGKILL)
-            for number in range(3):
-                status, answer, _ = ask(router, model, f"after {number} " + text(rng, 300), "/v1/chat/completions", True)
-                print(f"prefill server killed: {status} {(answer or 'an error')[:40]!r}")
-                clean &= answer is not None or status >= 500
-        return 0 if right == split == REQUESTS and computed == 0 and fetched > 0 and clean else 1
+
+        def is_idle():
+            found = [samples(it.url) for it in (self.prefill, self.decode)]
+            return all(it.get("kv_cache_usage_perc", 0) == 0 and it.get("num_requests_running", 0) == 0 for it in found)
+
+        until(is_idle, LEASE + 30, "both servers to be idle")
+        took = time.monotonic() - started
+        self.judge(what, took <= LEASE + 5, f"both servers idle after {took:.1f} s (lease {LEASE} s)")
+
+    def leave(self):
+        """Clients that leave at once, between the legs, and in the middle of the answer."""
+
+        def sent(name):
+            link = connection(ROUTER)
+            link.request("POST", CHAT, json.dumps(body(self.model, f"{name} " + text(self.rng), CHAT, True)), {"content-type": "application/json"})
+            return link
+
+        sent("prefill").close()
+        self.idle("client left during the prefill")
+        link, done = sent("between"), self.gate.done
+        self.gate.before_next_leg(link.close)
+        until(lambda: self.gate.done > done, 60, "the decode leg")
+        self.idle("client left between the legs")
+        link = sent("answer")
+        answer = link.getresponse()
+        answer.read(300)
+        answer.close()
+        link.close()
+        self.idle("client left in the middle of the answer")
+
+    def fail(self, what, plan, stream=True, expects_answer=False):
+        """A request before whose decode leg something happens: the right text, or an error."""
+        prompt, done = f"{what} " + text(self.rng), self.gate.done
+        expected = self.plain(prompt, CHAT, stream)
+        self.gate.before_next_leg(plan)
+        started = time.monotonic()
+        status, answer, _ = ask(ROUTER, self.model, prompt, CHAT, stream)
+        took = time.monotonic() - started
+        is_clean = answer == expected or (answer is None and not expects_answer)
+        told = f"{status}, {'the right text' if answer == expected else 'an error' if answer is None else f'WRONG TEXT {answer!r}'} after {took:.1f} s"
+        self.judge(f"{what}, {'stream' if stream else 'whole'}", is_clean and self.gate.done > done, told)
+
+    def stop_beyond_lease(self):
+        """The decode server gets the handoff, stops until the lease has ended, and the prefill server uses the blocks again."""
+        os.killpg(self.decode.group, signal.SIGSTOP)
+
+        def reuse():
+            time.sleep(LEASE + 5)
+            for number in range(12):
+                ask(self.prefill.url, self.model, f"again {number} " + text(self.rng, 1500), "/v1/completions", False)
+            os.killpg(self.decode.group, signal.SIGCONT)
+
+        threading.Thread(target=reuse, daemon=True).start()
+
+    def lease(self):
+        for stream in (True, False):
+            self.fail("decode server stopped beyond the lease", self.stop_beyond_lease, stream)
+            until(is_ready, 120, "both servers to be ready again")
+        self.idle("after the lease")
+
+    def all(self):
+        self.many()
+        self.leave()
+        self.fail("prefill server killed between the legs", self.prefill.kill, expects_answer=True)
+        self.start(self.prefill)
+        until(is_ready, 120, "both servers to be ready again")
+        # The prefill server is another one to the decode server now.
+        time.sleep(11)
+        self.many()
+        for stream in (True, False):
+            self.fail("decode server killed between the legs", self.decode.kill, stream)
+            self.start(self.decode)
+            until(is_ready, 120, "both servers to be ready again")
+        self.idle("at the end")
+
+
+def main(maitre, model, *rest):
+    if len(rest) != 4:
+        raise SystemExit("name the prefill and the decode server, each by URL and command")
+    # Also then the servers are stopped.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))
+    prefill, decode = Server(*rest[:2], model), Server(*rest[2:], model)
+    check, router = Check(model, prefill, decode, Gate(decode.port)), None
+    command = [maitre, "serve", "--listen", f"127.0.0.1:{PORT}", "--admin", f"127.0.0.1:{ADMIN}", "--split", "always"]
+    command += ["--worker", f"{prefill.url}?role=prefill", "--worker", f"http://127.0.0.1:{GATE}?role=decode"]
+    try:
+        check.start(prefill, decode)
+        # Servers without a GPU answer probes late: two of them, whose NIXL threads never sleep, did not for 10 s on two cores. But one
+        # that stops for longer than the lease must be noticed before, or it fetches what is no longer there.
+        for patience, part in (("60s", check.all), ("5s", check.lease)):
+            router = subprocess.Popen(command + ["--probes-timeout", patience])
+            until(is_ready, 120, "maitre and its workers")
+            part()
+            router.terminate()
+            router.wait(60)
+        print(f"{check.bad} of the checks failed")
+        return 1 if check.bad else 0
     finally:
-        process.terminate()
-        process.wait(10)
+        if router:
+            router.kill()
+            router.wait()
+        for server in (prefill, decode):
+            if server.child:
+                server.kill()

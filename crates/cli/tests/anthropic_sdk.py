@@ -7,7 +7,7 @@ import unittest
 
 import anthropic
 
-from processes import MODEL, PATIENCE_S, Setup, main
+from processes import MODEL, PATIENCE_S, Setup, ask, main
 
 QUESTION = [{"role": "user", "content": "Is there a table for two?"}]
 TOOL = {"name": "seat", "input_schema": {"type": "object", "properties": {"guests": {"type": "integer"}}}}
@@ -83,6 +83,46 @@ class Messages(unittest.TestCase):
         raw = client.with_options(max_retries=3).messages.with_raw_response
         answer = raw.create(model=MODEL, messages=QUESTION, max_tokens=2)
         self.assertEqual(answer.retries_taken, 1)
+
+
+class Continued(unittest.TestCase):
+    """Streams whose worker fails go on at another one, and the client does not notice."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.setup = Setup("--continue", "on", engines=3)
+        cls.client = anthropic.Anthropic(base_url=cls.setup.url, api_key="none", max_retries=0, timeout=PATIENCE_S)
+        cls.addClassCleanup(cls.client.close)
+
+    def answer(self, **options):
+        with self.client.messages.stream(model=MODEL, messages=QUESTION, max_tokens=40, **options) as stream:
+            kinds = [it.type for it in stream]
+            final = stream.get_final_message()
+        usage = final.usage
+        prompt = usage.input_tokens + (usage.cache_read_input_tokens or 0) + (usage.cache_creation_input_tokens or 0)
+        ends = [kinds.count(it) for it in ("message_start", "content_block_start", "content_block_stop", "message_stop")]
+        return final.content[0].text, final.stop_reason, final.stop_sequence, usage.output_tokens, prompt, ends
+
+    def test_a_broken_stream_is_the_unbroken_one(self):
+        whole = self.answer(system="Be brief.")
+        self.assertEqual((whole[1], whole[3], whole[5]), ("max_tokens", 40, [1, 1, 1, 1]))
+        self.breaks(whole, system="Be brief.")
+
+    def test_a_stop_sequence_across_a_break_ends_it(self):
+        text = self.answer()[0]
+        stop = text[61:66]
+        whole = self.answer(stop_sequences=[stop])
+        self.assertEqual(whole[:3], (text[:61], "stop_sequence", stop))
+        self.breaks(whole, stop_sequences=[stop])
+
+    def breaks(self, whole, **options):
+        for bytes in (900, 2500, 5000):
+            for url in self.setup.engines:
+                ask("POST", url + "/sim/fault", {"kind": "close_after_bytes", "bytes": bytes, "times": 1})
+            for _ in self.setup.engines:
+                self.assertEqual(self.answer(**options), whole)
+        self.setup.until_metric("maitre_continuations_total", lambda values: sum(values) >= 4)
+        self.setup.until_nothing_is_open()
 
 
 if __name__ == "__main__":

@@ -8,8 +8,13 @@
 //! The ids are the way because text is not: tokenized again it gives other tokens than were generated. `StreamTerms` says which
 //! requests can be continued; `ContinuableStream` follows the stream.
 //!
-//! Left out: `/v1/messages` and `/v1/responses`, whose streams carry no ids in any engine.
+//! Streams of `/v1/messages` carry no ids. vLLM's are chats in other clothes, so the router asks for the chat and dresses it
+//! itself (`as_chat`, `as_messages`).
+//!
+//! Left out: `/v1/responses`, whose streams carry no ids in any engine.
 
+mod as_chat;
+mod as_messages;
 mod chunk;
 mod id_list;
 mod obstacle;
@@ -22,6 +27,7 @@ mod terms;
 mod tests;
 mod transcript;
 
+pub use crate::continuation::as_chat::as_chat;
 pub use crate::continuation::obstacle::Obstacle;
 pub use crate::continuation::stream::{Break, ContinuableStream, Flow};
 pub use crate::continuation::terms::{StreamTerms, with_ids};
@@ -29,7 +35,12 @@ pub use crate::continuation::terms::{StreamTerms, with_ids};
 use crate::engine::EngineKind;
 use crate::route::Route;
 
-/// Whether engines of this kind put token ids into the streams of a route, and take them as a prompt there.
+/// Whether engines of this kind put token ids into the streams of a route, or of the chat that they make of it, and take them
+/// as a prompt there.
 pub const fn serves(kind: EngineKind, route: Route) -> bool {
-    matches!(kind, EngineKind::Vllm | EngineKind::Sglang) && matches!(route, Route::Chat | Route::Completions)
+    match kind {
+        EngineKind::Vllm => matches!(route, Route::Chat | Route::Completions | Route::Messages),
+        EngineKind::Sglang => matches!(route, Route::Chat | Route::Completions),
+        _ => false,
+    }
 }

@@ -31,6 +31,8 @@ pub(super) struct StreamChunk<'a> {
     /// The value that holds the text, empty or not.
     pub(super) text: Option<Raw<'a>>,
     pub(super) has_text: bool,
+    /// What the engine has separated from the text, if there is any of it.
+    pub(super) reasoning: Option<Raw<'a>>,
     pub(super) is_finished: bool,
     /// Null or not; and which string or token has ended the answer, in vLLM's or SGLang's field.
     pub(super) finish_reason: Option<Raw<'a>>,
@@ -128,6 +130,7 @@ impl<'a> StreamChunk<'a> {
                     self.has_text |= !value.is_empty();
                 }
                 "reasoning" | "reasoning_content" if !value.is_empty() => {
+                    self.reasoning = Some(value);
                     self.obstacle = Some(Obstacle::Reasoning);
                 }
                 _ if !value.is_empty() => self.obstacle = Some(Obstacle::Tools),

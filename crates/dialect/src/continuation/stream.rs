@@ -8,6 +8,7 @@
 
 use memchr::memchr;
 
+use crate::continuation::as_messages::MessagesWriter;
 use crate::continuation::chunk::{self, StreamChunk, StreamEvent};
 use crate::continuation::id_list::{ID_BYTES_MAX, count_of};
 use crate::continuation::obstacle::Obstacle;
@@ -44,6 +45,8 @@ pub struct ContinuableStream {
     passes_all: bool,
     /// Where the router matches stop strings.
     stop: Option<StopMatcher>,
+    /// Where the client gets the events as messages.
+    messages: Option<MessagesWriter>,
     /// The client has got an event.
     has_passed: bool,
     /// How the first worker's events look.
@@ -79,8 +82,8 @@ pub enum Flow {
     Broken,
     /// The answer ended at a stop string: all of it is passed on, and the engine can be left.
     Ended,
-    /// The engine separates more than text from its output, where stop strings are matched before that. Nothing was passed
-    /// on: the request is to be sent again as the client wrote it.
+    /// The engine separates more than text from its output, where stop strings are matched before that, or a message has
+    /// blocks for it. Nothing was passed on: the request is to be sent again as the client wrote it.
     Unfit,
 }
 
@@ -100,6 +103,7 @@ impl ContinuableStream {
     pub fn new(terms: StreamTerms) -> ContinuableStream {
         ContinuableStream {
             stop: terms.stop.clone().map(StopMatcher::new),
+            messages: terms.is_messages.then(MessagesWriter::default),
             has_passed: false,
             terms,
             obstacle: None,
@@ -134,6 +138,24 @@ impl ContinuableStream {
 
     /// Takes a chunk of a worker's stream, and appends to `out` what the client gets of it.
     pub fn feed(&mut self, chunk: &[u8], out: &mut Vec<u8>) -> Flow {
+        if self.messages.is_none() {
+            return self.feed_events(chunk, out);
+        }
+        let mut events = Vec::new();
+        let flow = self.feed_events(chunk, &mut events);
+        out.extend_from_slice(self.dressed(String::from_utf8_lossy(&events).into_owned()).as_bytes());
+        flow
+    }
+
+    /// Events as the client gets them.
+    fn dressed(&mut self, events: String) -> String {
+        let Some(messages) = &mut self.messages else { return events };
+        let mut dressed = String::new();
+        messages.write(&events, &mut dressed);
+        dressed
+    }
+
+    fn feed_events(&mut self, chunk: &[u8], out: &mut Vec<u8>) -> Flow {
         if self.passes_all {
             out.extend_from_slice(chunk);
             return Flow::On;
@@ -153,8 +175,8 @@ impl ContinuableStream {
         self.searched = self.partial.len().saturating_sub(2);
         if self.partial.len() > EVENT_BYTES_MAX {
             self.give_up(Obstacle::TooLong);
-            if self.stop.is_some() {
-                // It would run past its stop strings.
+            if self.terms.needs_text() {
+                // It would run past its stop strings, or is no message.
                 return Flow::Broken;
             }
             // The client may see ids that it did not ask for.
@@ -251,7 +273,7 @@ impl ContinuableStream {
         if let Some(obstacle) = self.keep(chunk) {
             self.give_up(obstacle);
             let is_more_than_text = matches!(obstacle, Obstacle::Reasoning | Obstacle::Tools);
-            if self.stop.is_some() && is_more_than_text && !self.has_passed {
+            if self.terms.needs_text() && is_more_than_text && !self.has_passed {
                 return Flow::Unfit;
             }
         }
@@ -415,8 +437,8 @@ impl ContinuableStream {
     ) -> Flow {
         let has_ids = chunk.ids.is_some_and(|it| !it.is_empty());
         let waits = has_ids && !chunk.has_text && !chunk.is_finished && self.obstacle.is_none();
-        // With stop strings the role waits as well: the engine may prove unfit.
-        let waits = waits || (self.stop.is_some() && !self.has_passed && chunk.is_announcement());
+        // The role waits as well, if the engine may prove unfit.
+        let waits = waits || (self.terms.needs_text() && !self.has_passed && chunk.is_announcement());
         if waits && self.held.len() < HELD_BYTES_MAX {
             splices.write(&mut self.held);
             return Flow::On;
@@ -479,7 +501,8 @@ impl ContinuableStream {
         let tokens = self.transcript.tokens();
         if self.transcript.is_finished || self.transcript.tokens_left(&self.terms) == Some(0) {
             let text = self.stop.as_mut().map(StopMatcher::rest).unwrap_or_default();
-            return Break::Ending(self.transcript.ending(&self.terms, &text));
+            let ending = self.transcript.ending(&self.terms, &text);
+            return Break::Ending(self.dressed(ending));
         }
         if !self.has_passed {
             self.transcript = Transcript::default();
@@ -494,7 +517,7 @@ impl ContinuableStream {
         Break::Rest { tokens }
     }
 
-    /// The request for the rest, to an engine of this kind, made of the body of the first one.
+    /// The request for the rest, to an engine of this kind, made of the body of the first one (a chat's, for messages).
     pub fn request(&self, kind: EngineKind, body: &[u8]) -> Result<Vec<u8>, BadRequest> {
         match self.transcript.tokens() {
             0 => with_ids(body),

@@ -3,6 +3,7 @@
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
+use crate::continuation::as_chat::as_chat;
 use crate::continuation::obstacle::Obstacle;
 use crate::continuation::stop::StopStrings;
 use crate::json::edit::{replace, set};
@@ -22,7 +23,10 @@ const COMPLETION_TOKENS: u64 = 16;
 /// The part of a request that its continuation must respect.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StreamTerms {
+    /// Of the request to the worker.
     pub(super) route: Route,
+    /// The client asked `/v1/messages`, and gets the events of a chat as that API's.
+    pub(super) is_messages: bool,
     /// The client asked for token ids itself.
     pub(super) wants_ids: bool,
     /// The client asked for usage at the end.
@@ -56,11 +60,16 @@ struct RequestFields<'a> {
 impl StreamTerms {
     /// Reads the body of a request for a stream, or says why that stream cannot be continued.
     pub fn read(route: Route, body: &[u8]) -> Result<StreamTerms, Obstacle> {
-        if !matches!(route, Route::Chat | Route::Completions) {
-            return Err(Obstacle::Engine);
-        }
         if body.len() > BODY_BYTES_MAX {
             return Err(Obstacle::TooLong);
+        }
+        match route {
+            Route::Chat | Route::Completions => {}
+            Route::Messages => {
+                let terms = StreamTerms::read(Route::Chat, &as_chat(body)?)?;
+                return Ok(StreamTerms { is_messages: true, ..terms });
+            }
+            _ => return Err(Obstacle::Engine),
         }
         let mut fields = RequestFields::default();
         let text = text(body).map_err(|_| Obstacle::NoIds)?;
@@ -74,9 +83,10 @@ impl StreamTerms {
         }
     }
 
-    /// Whether the router matches stop strings in place of the engine.
-    pub fn matches_stop(&self) -> bool {
-        self.stop.is_some()
+    /// Whether the router needs the engine's output to be text and nothing else: to match stop strings in place of the engine,
+    /// or to write messages.
+    pub fn needs_text(&self) -> bool {
+        self.stop.is_some() || self.is_messages
     }
 }
 
@@ -113,7 +123,7 @@ impl<'a> RequestFields<'a> {
         let wants_ids = self.return_token_ids.is_some_and(|it| it.text == "true");
         let tokens_min = count(self.min_tokens);
         let stop = self.stop_strings(tokens_min)?;
-        Ok(StreamTerms { route, wants_ids, wants_usage, tokens_max, tokens_min, stop })
+        Ok(StreamTerms { route, is_messages: false, wants_ids, wants_usage, tokens_max, tokens_min, stop })
     }
 
     fn stop_strings(&self, tokens_min: Option<u64>) -> Result<Option<Arc<StopStrings>>, Obstacle> {

@@ -1,6 +1,7 @@
 //! Requests by table; streams of vLLM 0.32, recorded; and one law: however often a stream breaks, the client cannot tell.
 
 mod laws;
+mod messages;
 
 use serde_json::{Value, json};
 

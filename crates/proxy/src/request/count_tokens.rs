@@ -14,7 +14,7 @@ use super::arrive::Arrived;
 use super::exchange::StartedResponse;
 use super::forward;
 use super::guard::RequestGuard;
-use super::place::{BodyRewrite, Leg, Placed};
+use super::place::{BodyRewrite, Leg, LegRequest, Placed};
 use crate::link::Link;
 use crate::refuse::{Refused, lacks_path};
 
@@ -74,7 +74,7 @@ async fn ask(
         Some(upstream) => upstream,
         None => upstreams.open(&link, guard.settings.timeouts.connect).await.ok()?,
     };
-    let request = rewrite.request(arrived, &link, &placement, Leg::Whole).ok()?;
+    let LegRequest { request, route } = rewrite.request(arrived, &link, &placement, Leg::Whole).ok()?;
     let sent = upstreams.clock.now();
     let respond = async {
         let head = upstream.send(request).await.ok()?;
@@ -82,5 +82,5 @@ async fn ask(
         Some((head, first))
     };
     let (head, first) = timeout(PATIENCE, respond).await.ok()??;
-    Some(StartedResponse { placement, link, upstream, sent, head, first })
+    Some(StartedResponse { placement, route, link, upstream, sent, head, first })
 }

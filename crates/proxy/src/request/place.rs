@@ -5,10 +5,12 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use http::header::HeaderValue;
-use maitre_dialect::continuation::{self, ContinuableStream};
+use http::uri::PathAndQuery;
+use maitre_dialect::continuation::{self, ContinuableStream, Obstacle};
 use maitre_dialect::legs::peer::PeerSource;
 use maitre_dialect::legs::{Answer, BadAnswer};
 use maitre_dialect::openai::BadRequest;
+use maitre_dialect::route::Route;
 use maitre_dialect::{engine, openai};
 use maitre_dispatch::{Arrival, Placement};
 use maitre_net::upstream::UpstreamRequest;
@@ -40,8 +42,8 @@ pub(super) struct BodyRewrite {
     salt: Option<String>,
     /// The worker is asked for token ids, so that another can continue the stream.
     asks_ids: bool,
-    /// The router matches its stop strings, where the engine's text is all that it generates.
-    matches_stop: bool,
+    /// That needs an engine whose text is all that it generates.
+    needs_text: bool,
 }
 
 /// Which part of a request a worker gets.
@@ -83,17 +85,26 @@ pub(super) async fn place(guard: &mut RequestGuard, arrived: &Arc<Arrived>) -> R
         Refused::by_brain(refusal, arrival.model, known)
     })?;
     let coverage = described.coverage;
-    let (asks_ids, matches_stop) = match &coverage {
-        Coverage::Covered(terms) => (true, terms.matches_stop()),
+    let (asks_ids, needs_text) = match &coverage {
+        Coverage::Covered(terms) => (true, terms.needs_text()),
         Coverage::Off | Coverage::Uncovered(_) => (false, false),
     };
-    let rewrite = BodyRewrite { urgency: described.urgency, salt: described.salt, asks_ids, matches_stop };
+    let rewrite = BodyRewrite { urgency: described.urgency, salt: described.salt, asks_ids, needs_text };
     Ok(Placed { placement, rewrite, coverage })
 }
 
 /// An engine's priority for a request that has none. Replaces a number that its client may not choose, at an engine or
 /// on a route of which the router does not know what the number means.
 const NEUTRAL_PRIORITY: i64 = 0;
+
+/// A request to a worker, and the API that it is in.
+pub(super) struct LegRequest {
+    pub(super) request: UpstreamRequest,
+    pub(super) route: Option<Route>,
+}
+
+/// Where a request to `/v1/messages` goes that is made a chat.
+static CHAT: PathAndQuery = PathAndQuery::from_static("/v1/chat/completions");
 
 impl BodyRewrite {
     /// The request as this worker gets it: the client's own bytes, except for what is rewritten.
@@ -103,22 +114,15 @@ impl BodyRewrite {
         link: &Link,
         placement: &Placement,
         leg: Leg<'_>,
-    ) -> Result<UpstreamRequest, BadLeg> {
-        let Arrived { method, target, headers, trace, .. } = arrived;
+    ) -> Result<LegRequest, BadLeg> {
+        let Arrived { method, headers, trace, .. } = arrived;
         let host = link.address.header();
-        let body = body_of(leg, arrived, self.body(arrived, link))?;
-        let body = match leg {
-            Leg::Whole | Leg::Pull(_) | Leg::Decode(..) if self.asks_ids(arrived, link) => {
-                Bytes::from(continuation::with_ids(&body)?)
-            }
-            Leg::Rest(stream) => {
-                Bytes::from(stream.request(link.expected_kind().ok_or(BadLeg::UnknownEngine)?, &body)?)
-            }
-            _ => body,
-        };
+        let (body, route) = self.leg_body(arrived, link, leg)?;
+        let target = if route == arrived.route() { &arrived.target } else { &CHAT };
         let id = leg.request_id();
         if link.rank.is_none() && trace.is_none() && id.is_none() {
-            return Ok(UpstreamRequest::new(method, target, host, headers, body));
+            let request = UpstreamRequest::new(method, target, host, headers, body);
+            return Ok(LegRequest { request, route });
         }
         let mut headers = headers.clone();
         if let Some(rank) = link.rank {
@@ -131,7 +135,37 @@ impl BodyRewrite {
         if let Some(trace) = trace {
             headers.insert(TRACEPARENT, trace.toward(placement));
         }
-        Ok(UpstreamRequest::new(method, target, host, &headers, body))
+        Ok(LegRequest { request: UpstreamRequest::new(method, target, host, &headers, body), route })
+    }
+
+    /// The body of one leg, and the API that it is in.
+    fn leg_body(
+        &self,
+        arrived: &Arrived,
+        link: &Link,
+        leg: Leg<'_>,
+    ) -> Result<(Bytes, Option<Route>), BadLeg> {
+        let body = body_of(leg, arrived, self.body(arrived, link))?;
+        let is_messages = arrived.route() == Some(Route::Messages);
+        let asks_ids = match leg {
+            Leg::Rest(_) => true,
+            Leg::Whole | Leg::Pull(_) => self.asks_ids(arrived, link),
+            // Both legs of a message go as they are.
+            Leg::Decode(..) => !is_messages && self.asks_ids(arrived, link),
+            Leg::Prefill(_) => false,
+        };
+        if !asks_ids {
+            return Ok((body, arrived.route()));
+        }
+        let (body, route) = match is_messages {
+            true => (Bytes::from(continuation::as_chat(&body).map_err(BadLeg::NoChat)?), Some(Route::Chat)),
+            false => (body, arrived.route()),
+        };
+        let body = match leg {
+            Leg::Rest(stream) => stream.request(link.expected_kind().ok_or(BadLeg::UnknownEngine)?, &body)?,
+            _ => continuation::with_ids(&body)?,
+        };
+        Ok((Bytes::from(body), route))
     }
 
     /// Whether this worker is asked for the token ids of its stream.
@@ -140,7 +174,7 @@ impl BodyRewrite {
             .route()
             .zip(link.expected_kind())
             .filter(|&(route, kind)| continuation::serves(kind, route));
-        let is_unfit = self.matches_stop && link.has_reasoned();
+        let is_unfit = self.needs_text && link.has_reasoned();
         let has_refused = |route| link.has_replied(route, TokenIdReply::Refused);
         self.asks_ids && !is_unfit && known.is_some_and(|(route, _)| !has_refused(route))
     }
@@ -182,6 +216,8 @@ pub(super) enum BadLeg {
     Body(#[from] BadRequest),
     #[error("{0}")]
     Answer(#[from] BadAnswer),
+    #[error("no chat can be made of the message: {0}")]
+    NoChat(Obstacle),
     #[error("the worker's engine is not known")]
     UnknownEngine,
 }

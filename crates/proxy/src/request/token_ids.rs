@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use maitre_dialect::route::Route;
 use maitre_dispatch::{Failure, Placement};
 
 use super::exchange::{Outbound, StartedResponse, send};
@@ -21,9 +22,9 @@ pub(super) async fn send_asking(
 ) -> Result<StartedResponse, Failure> {
     let route = outbound.arrived.route().filter(|_| outbound.rewrite.asks_ids(outbound.arrived, &link));
     let started = send(upstreams, outbound, link.clone(), placement).await?;
-    let Some(route) = route.filter(|&it| !link.has_replied(it, TokenIdReply::Sent)) else {
-        return Ok(started);
-    };
+    // A chat that was made of a message has an error of another form.
+    let is_asked_again = |it: &Route| *it == Route::Messages || !link.has_replied(*it, TokenIdReply::Sent);
+    let Some(route) = route.filter(is_asked_again) else { return Ok(started) };
     if !is_clients_fault(started.head.status) {
         return Ok(started);
     }

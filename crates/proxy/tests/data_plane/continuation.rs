@@ -104,6 +104,90 @@ async fn a_stream_cut_at_any_byte_reaches_its_client_whole() {
     }
 }
 
+/// The events of a message, without what was cached and the first worker's counts.
+fn messages(response: &TestResponse) -> Vec<Value> {
+    let text = response.text();
+    let payloads = text.lines().filter_map(|it| it.strip_prefix("data: "));
+    let event = |it: &str| {
+        let mut event: Value = serde_json::from_str(it).unwrap();
+        if let Some(usage) = event.get_mut("usage").and_then(Value::as_object_mut) {
+            // Counted apart, in sum the prompt.
+            let input: u64 =
+                usage.iter().filter(|it| it.0 != "output_tokens").filter_map(|it| it.1.as_u64()).sum();
+            let output = usage["output_tokens"].clone();
+            event["usage"] = json!({"input": input, "output": output});
+        }
+        event
+    };
+    payloads.map(event).collect()
+}
+
+fn message(more: Value) -> Value {
+    let mut body = json!({"model": "maitre-sim", "messages": [{"role": "user", "content": "a table for two"}],
+        "max_tokens": 24, "stream": true});
+    body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    body
+}
+
+#[tokio::test]
+async fn a_message_cut_at_any_byte_reaches_its_client_whole() {
+    let fixture = fleet(2).await;
+    let body = message(json!({"system": "Be brief."}));
+    let unbroken = ask(fixture.router.listen(), "/v1/messages", &body).await;
+    assert_eq!(unbroken.header("x-maitre-continue"), "on");
+    let expected = messages(&unbroken);
+    // The engine's own message has the same text, and ends for the same reason.
+    let own = messages(&ask(fixture.engines[0].addr(), "/v1/messages", &body).await);
+    let text = |events: &[Value]| -> String {
+        events.iter().filter_map(|it| it["delta"]["text"].as_str()).collect()
+    };
+    assert_eq!(text(&expected), text(&own));
+    let end = |events: &[Value]| events.iter().find(|it| it["type"] == "message_delta").cloned();
+    assert_eq!(end(&expected), end(&own));
+    for bytes in (0..unbroken.body.len()).step_by(173) {
+        for engine in &fixture.engines {
+            engine.handle().clear_fault();
+        }
+        fixture.engines[bytes % 2].handle().inject(Injection::times(Fault::CloseAfterBytes { bytes }, 1));
+        for _ in 0..2 {
+            let broken = ask(fixture.router.listen(), "/v1/messages", &body).await;
+            assert_eq!(messages(&broken), expected, "cut at {bytes}");
+        }
+    }
+    fixture.until_nothing_is_open().await;
+    let page = fixture.router.metrics();
+    assert!(metric(&page, RESUMED) > 10.0, "{page}");
+    assert!(!page.contains(r#"outcome="broke""#), "{page}");
+}
+
+#[tokio::test]
+async fn a_message_that_is_not_covered_passes_as_it_is() {
+    let fixture = fleet(1).await;
+    let tools = message(json!({"tools": [{"name": "seat", "input_schema": {"type": "object"}}]}));
+    let answer = ask(fixture.router.listen(), "/v1/messages", &tools).await;
+    assert_eq!(answer.header("x-maitre-continue"), "tools");
+    let whole = ask(fixture.router.listen(), "/v1/messages", &message(json!({"stream": false}))).await;
+    assert_eq!((whole.status.as_u16(), whole.header("x-maitre-continue")), (200, ""));
+    let asked = fixture.engines[0].handle().bodies();
+    assert!(asked.iter().any(|it| it.body == tools.to_string()));
+}
+
+#[tokio::test]
+async fn a_worker_that_refuses_the_chat_of_a_message_gets_the_message() {
+    let misconfigurations = Misconfigurations(vec![Misconfiguration::RefusesTokenIds]);
+    let engine = HostConfig { misconfigurations, ..engine_settings() };
+    let fixture = fleet_of(1, engine, continuing()).await;
+    let body = message(json!({}));
+    let own = messages(&ask(fixture.engines[0].addr(), "/v1/messages", &body).await);
+    for asked in [3, 4] {
+        let answer = ask(fixture.router.listen(), "/v1/messages", &body).await;
+        assert_eq!(answer.header("x-maitre-continue"), "engine");
+        // The first event tells what was cached.
+        assert_eq!(messages(&answer)[1..], own[1..]);
+        assert_eq!(fixture.engines[0].handle().bodies().len(), asked, "refused once, then known");
+    }
+}
+
 #[tokio::test]
 async fn a_stream_survives_one_worker_after_another() {
     let fixture = fleet(4).await;

@@ -256,7 +256,7 @@ fn the_event_that_ends_at_a_stop_string_says_which() {
 fn an_engine_that_separates_reasoning_is_asked_again_for_its_own_stop_strings() {
     let body = stopping(&body(Route::Chat, None, false), "\"x\"");
     let terms = StreamTerms::read(Route::Chat, body.as_bytes()).unwrap();
-    assert!(terms.matches_stop());
+    assert!(terms.needs_text());
     let mut stream = ContinuableStream::new(terms);
     let mut out = Vec::new();
     let role = r#"data: {"id":"a","choices":[{"index":0,"delta":{"role":"assistant","content":""}}],"prompt_token_ids":[1]}"#;

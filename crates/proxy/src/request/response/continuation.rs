@@ -10,6 +10,7 @@ use std::task::{Context, Poll};
 use bytes::{Bytes, BytesMut};
 use http::header::{HeaderMap, HeaderValue};
 use maitre_dialect::continuation::{Break, ContinuableStream, Flow, Obstacle, serves};
+use maitre_dialect::route::Route;
 use maitre_dispatch::{Event, Failure, Placement};
 use maitre_fleet::Evidence;
 use maitre_net::wake_gate::Gated;
@@ -94,14 +95,15 @@ impl Cover {
     pub(super) fn begin(
         self,
         guard: &RequestGuard,
-        link: &Link,
+        (link, route): (&Link, Option<Route>),
         headers: &mut HeaderMap,
     ) -> Option<Continuation> {
         let state = &guard.lane.state;
+        let is_plain_message = route == Some(Route::Messages);
         let begun = match self {
             Cover::Off => return None,
             Cover::Uncovered(obstacle) => Err(obstacle),
-            Cover::Covered(it) if it.asks_ids(link) => Ok(*it),
+            Cover::Covered(it) if !is_plain_message && it.asks_ids(link) => Ok(*it),
             Cover::Covered(_) if link.has_reasoned() => Err(Obstacle::Reasoning),
             Cover::Covered(_) => Err(Obstacle::Engine),
         };
