@@ -4,7 +4,7 @@
 
 use maitre_base::HandoffStyle;
 use maitre_base::KvEvent;
-use maitre_dialect::continuation::{Break, ContinuableStream, Flow, StreamTerms};
+use maitre_dialect::continuation::{Break, ContinuableStream, Flow, StreamTerms, as_chat};
 use maitre_dialect::engine::{self, EngineKind};
 use maitre_dialect::kv::{self, EventBatch, Groups};
 use maitre_dialect::legs::sglang::{Bootstrap, Rooms};
@@ -42,6 +42,8 @@ fn fuzz_request() {
 
 const KEPT: &[u8] = include_bytes!("fixtures/vllm-0.32-continuation/cut.sse");
 const REST: &[u8] = include_bytes!("fixtures/vllm-0.32-continuation/chat-rest.sse");
+const MESSAGE: &[u8] = include_bytes!("fixtures/vllm-0.32-messages/request.json");
+const MESSAGE_CHAT: &[u8] = include_bytes!("fixtures/vllm-0.32-messages/chat.sse");
 
 #[test]
 fn fuzz_continuation() {
@@ -62,6 +64,17 @@ fn fuzz_continuation() {
             serde_json::from_slice::<Value>(&request).unwrap();
             assert_eq!(feed(&mut whole, &[input]), feed(&mut cut, &dice.cut(input)));
             assert_eq!(whole.break_off(), cut.break_off());
+        }
+    });
+    fuzz(HERE, "continuation-messages", &[MESSAGE_CHAT, KEPT, small, STREAM], |input, dice| {
+        let terms = StreamTerms::read(Route::Messages, MESSAGE).unwrap();
+        let (mut whole, mut cut) = (ContinuableStream::new(terms.clone()), ContinuableStream::new(terms));
+        assert_eq!(feed(&mut whole, &[input]), feed(&mut cut, &dice.cut(input)));
+        assert_eq!(whole.break_off(), cut.break_off());
+    });
+    fuzz(HERE, "continuation-as-chat", &[MESSAGE, CHAT], |input, _| {
+        if let Ok(chat) = as_chat(input) {
+            serde_json::from_slice::<Value>(&chat).unwrap();
         }
     });
     fuzz(HERE, "continuation-terms", &[CHAT, COMPLETION, RESPONSES], |input, dice| {

@@ -3,6 +3,7 @@
 //! Takes whole events only, and only such as the client of a chat would get.
 
 use crate::continuation::chunk::{self, StreamChunk, StreamEvent};
+use crate::continuation::stream::event_end;
 use crate::failure::{self, Failure};
 use crate::json::Raw;
 use crate::route::Route;
@@ -28,7 +29,10 @@ enum BlockKind {
 impl MessagesWriter {
     /// Writes what these events of a chat are.
     pub(super) fn write(&mut self, events: &str, out: &mut String) {
-        for event in events.split_inclusive("\n\n") {
+        let mut rest = events;
+        while let Some(end) = event_end(rest.as_bytes(), 0) {
+            let (event, after) = rest.split_at(end);
+            rest = after;
             let mut chunk = StreamChunk::default();
             match chunk::read(event, &mut chunk) {
                 StreamEvent::Comment => *out += event,

@@ -527,7 +527,7 @@ impl ContinuableStream {
 }
 
 /// Where the event ends that contains `from`, with its blank line.
-fn event_end(text: &[u8], from: usize) -> Option<usize> {
+pub(super) fn event_end(text: &[u8], from: usize) -> Option<usize> {
     let mut at = from;
     while let Some(feed) = memchr(b'\n', text.get(at..)?) {
         at += feed + 1;
