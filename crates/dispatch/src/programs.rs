@@ -19,6 +19,7 @@
 mod cache_ttl;
 pub(crate) mod held;
 pub(crate) mod lineage;
+mod room;
 pub(crate) mod think;
 mod thunder;
 pub mod view;
@@ -28,11 +29,12 @@ use std::time::Duration;
 
 use maitre_base::hash::{self, NumberMap};
 use maitre_base::{Instant, RequestId, TenantId, Tokens, WorkerId};
-use maitre_fleet::{Fleet, Worker, WorkerSnapshot};
+use maitre_fleet::{Fleet, Wanted, WorkerSnapshot};
 
 use crate::cache::PromptChain;
 use held::{HeldCall, HeldCalls};
 use lineage::Lineage;
+use room::Room;
 use think::ThinkTimes;
 use view::{HoldEnd, HoldTallies};
 
@@ -113,9 +115,21 @@ pub struct ProgramId(pub u64);
 /// A program that no call belongs to.
 const UNKNOWN: ProgramId = ProgramId(0);
 
+/// A call of a program, as it comes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ProgramCall {
+    pub(crate) program: ProgramId,
+    pub(crate) tenant: TenantId,
+    pub(crate) wanted: Wanted,
+    /// Of its context.
+    pub(crate) tokens: u64,
+}
+
 #[derive(Clone, Copy, Debug)]
 struct Program {
     tenant: TenantId,
+    /// What a worker must serve to have memory for it: the model of its last call.
+    wanted: Wanted,
     /// Tokens of its context after its last call.
     tokens: u64,
     /// Where its context has memory.
@@ -136,9 +150,10 @@ struct Program {
 
 impl Program {
     /// Before its first call.
-    fn new(now: Instant, tenant: TenantId) -> Program {
+    fn new(now: Instant, call: &ProgramCall) -> Program {
         Program {
-            tenant,
+            tenant: call.tenant,
+            wanted: call.wanted,
             tokens: 0,
             worker: None,
             calls: 0,
@@ -150,15 +165,6 @@ impl Program {
             last: None,
         }
     }
-}
-
-/// Where a call finds memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Room {
-    /// Where its program has it, or wherever it is placed.
-    AsItIs,
-    /// At this worker.
-    At(WorkerId),
 }
 
 /// The memory of one worker.
@@ -242,9 +248,10 @@ impl Programs {
         }
     }
 
-    /// A call of this program has come, with a context of so many tokens.
-    pub(crate) fn called(&mut self, now: Instant, id: ProgramId, tenant: TenantId, tokens: u64) {
-        let program = self.programs.entry(id.0).or_insert(Program::new(now, tenant));
+    /// A call has come.
+    pub(crate) fn called(&mut self, now: Instant, call: &ProgramCall) {
+        let (id, tokens) = (call.program, call.tokens);
+        let program = self.programs.entry(id.0).or_insert(Program::new(now, call));
         if program.calls > 0 && program.in_flight + program.held == 0 {
             self.think.observe(now.since(program.idle_since));
         }
@@ -253,7 +260,7 @@ impl Programs {
             memory_of(&mut self.memory, worker).end_idle(id, program);
             resize((&mut self.memory, &mut self.shares), program, worker, (program.tokens, tokens));
         }
-        program.tokens = tokens;
+        (program.tokens, program.wanted) = (tokens, call.wanted);
         // The tenant of a program is that of its first call: what it has is counted there.
         program.calls = program.calls.saturating_add(1);
         program.held += 1;
@@ -291,56 +298,6 @@ impl Programs {
             None => return false,
         }
         true
-    }
-
-    /// Where a call of this program finds memory.
-    fn room(&self, now: Instant, program: &Program, fleet: &Fleet) -> Option<Room> {
-        let is_fit = |it: WorkerId| fleet.worker(it).is_some_and(Worker::is_fit);
-        if program.in_flight > 0 || program.worker.is_some_and(is_fit) {
-            return Some(Room::AsItIs);
-        }
-        let is_able = |it: &&Worker| it.is_fit() && it.answers();
-        // Nothing to wait for: the call is refused, or waits for the first worker, like any other.
-        if !fleet.workers().any(|it| is_able(&it)) {
-            return Some(Room::AsItIs);
-        }
-        let mut best: Option<(i64, WorkerId)> = None;
-        for worker in fleet.workers().filter(is_able) {
-            // A worker that has not said how much it holds takes what comes.
-            let Some(capacity) = worker.capacity() else { return Some(Room::AsItIs) };
-            let capacity = self.admitted(capacity);
-            let keep = self.keep(program.tokens as f64 * worker.rates.prefill.slope);
-            let memory = self.memory.get(worker.id.index());
-            let resident = memory.map_or(0, |it| it.tokens);
-            let free = capacity as i64 - resident as i64;
-            let idle = memory.into_iter().flat_map(|it| &it.idle).take_while(|it| now.since(it.0) >= keep);
-            let mut gives_way = idle.map(|it| self.programs.get(&it.1.0).map_or(0, |it| it.tokens));
-            let mut yielded = 0;
-            while free + (yielded as i64) < program.tokens as i64 {
-                let Some(tokens) = gives_way.next() else { break };
-                yielded += tokens;
-            }
-            // A program that is larger than what programs may fill goes where nothing else is resident.
-            let fits = free + yielded as i64 >= program.tokens as i64 || resident == yielded;
-            if fits && best.is_none_or(|it| it.0 < free) {
-                best = Some((free, worker.id));
-            }
-        }
-        best.map(|it| Room::At(it.1))
-    }
-
-    /// How long an idle program keeps its memory, if computing its context takes so many seconds.
-    fn keep(&self, reload_seconds: f64) -> Duration {
-        match self.settings.rule {
-            ProgramRule::CacheTtl => self.think.time_to_live(reload_seconds + self.hold_seconds),
-            _ => self.think.hold(reload_seconds),
-        }
-    }
-
-    /// The tokens up to which a worker takes programs that have no memory.
-    fn admitted(&self, capacity: Tokens) -> u64 {
-        let part = if self.settings.rule == ProgramRule::CacheTtl { FILL } else { ADMITTED };
-        (capacity.0 as f64 * part) as u64
     }
 
     /// Gives the program memory at this worker, and takes it from those that give way first.
@@ -481,6 +438,7 @@ impl Programs {
             request,
             program: id,
             tenant: program.tenant,
+            wanted: program.wanted,
             since: now,
             queued_from: if by_program { program.began } else { now },
             is_begun: by_program || program.calls > 1,

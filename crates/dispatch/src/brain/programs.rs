@@ -5,8 +5,8 @@ use maitre_fleet::estimate::Counted;
 
 use super::{Brain, BrainSettings, Parts};
 use crate::event::{Effect, Refusal};
-use crate::programs::ProgramId;
 use crate::programs::view::{HeldSummary, Hold, HoldEnd, ProgramCounts, ProgramsSnapshot, Sight, ViewLimits};
+use crate::programs::{ProgramCall, ProgramId};
 use crate::request::PendingRequest;
 use crate::scheduler::pool_of;
 
@@ -22,12 +22,12 @@ impl Parts {
     /// Why this request would be held if it came now.
     pub(super) fn hold(&self, now: Instant, request: &PendingRequest) -> Option<Hold> {
         let program = request.program?;
-        self.programs.would_hold(&self.sight(now), (program, request.tenant), request.tokens())
+        self.programs.would_hold(&self.sight(now), &program_call(request, program))
     }
 
     /// A call of a program has come. Returns whether it goes now; otherwise it is held.
     pub(super) fn call_goes(&mut self, now: Instant, request: &PendingRequest, program: ProgramId) -> bool {
-        self.programs.called(now, program, request.tenant, request.tokens());
+        self.programs.called(now, &program_call(request, program));
         if self.programs.admit(now, program, &self.fleet) {
             return true;
         }
@@ -48,6 +48,11 @@ impl Parts {
         let answer = counted.and_then(|it| it.answer).unwrap_or(0);
         self.programs.ended(now, program, prompt + answer, &self.fleet);
     }
+}
+
+fn program_call(request: &PendingRequest, program: ProgramId) -> ProgramCall {
+    let (tenant, wanted, tokens) = (request.tenant, request.wanted, request.tokens());
+    ProgramCall { program, tenant, wanted, tokens }
 }
 
 /// Until when a call of a program waits, held and in the queue together: its own deadline, or the longest hold and then the

@@ -1,6 +1,6 @@
 //! Calls that wait for memory, and which of them goes next.
 //!
-//! The tenant with the least memory goes first, by its weight. Of a tenant, programs in the middle of their work go before
+//! Models do not share memory, so each has calls of its own order. The tenant with the least memory goes first, by its weight. Of a tenant, programs in the middle of their work go before
 //! new ones, and then the call that came first. A call that does not fit lets others pass, but not for long: otherwise a
 //! large program would never find its memory.
 
@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use maitre_base::hash::NumberMap;
 use maitre_base::{Instant, RequestId, TenantId};
+use maitre_fleet::Wanted;
 
 use super::ProgramId;
 
@@ -16,7 +17,7 @@ use super::ProgramId;
 pub(crate) const HELD_MAX: usize = 16_384;
 /// Calls that are tried when memory is free.
 const TRIED_MAX: usize = 8;
-/// After so long no call of the same tenant passes this one.
+/// After so long no call of the same tenant for the same model passes this one.
 const PASSED_MAX: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Copy, Debug)]
@@ -24,6 +25,7 @@ pub(crate) struct HeldCall {
     pub(crate) request: RequestId,
     pub(crate) program: ProgramId,
     pub(crate) tenant: TenantId,
+    pub(crate) wanted: Wanted,
     pub(crate) since: Instant,
     /// From when it counts among calls of its tenant: its own arrival, or that of its program.
     pub(crate) queued_from: Instant,
@@ -31,18 +33,25 @@ pub(crate) struct HeldCall {
     pub(crate) is_begun: bool,
 }
 
-/// The place of a call among those of its tenant: whether its program is new, from when it counts, and its number.
+/// Calls of one tenant for one model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct LineId {
+    tenant: u64,
+    model: u64,
+}
+
+/// The place of a call in its line: whether its program is new, from when it counts, and its number.
 type Place = (bool, Instant, u64);
 
-/// Sorted at all times: a look at the next calls costs as much as there are tenants, not calls.
+/// Sorted at all times: a look at the next calls costs as much as there are tenants and models, not calls.
 #[derive(Debug, Default)]
 pub(crate) struct HeldCalls {
     /// By their numbers, in the order of their arrival.
     calls: BTreeMap<u64, HeldCall>,
     /// The number of each request.
     numbers: NumberMap<u64>,
-    /// The calls of each tenant, in the order in which they go.
-    tenants: BTreeMap<u64, BTreeSet<Place>>,
+    /// The calls of each line, in the order in which they go.
+    lines: BTreeMap<LineId, BTreeSet<Place>>,
     /// Calls so far.
     count: u64,
 }
@@ -64,7 +73,7 @@ impl HeldCalls {
         self.count += 1;
         self.calls.insert(self.count, call);
         self.numbers.insert(call.request.0, self.count);
-        self.tenants.entry(call.tenant.0).or_default().insert(place(self.count, &call));
+        self.lines.entry(line(&call)).or_default().insert(place(self.count, &call));
         true
     }
 
@@ -72,10 +81,10 @@ impl HeldCalls {
     pub(crate) fn remove(&mut self, request: RequestId) -> Option<HeldCall> {
         let number = self.numbers.remove(&request.0)?;
         let call = self.calls.remove(&number)?;
-        if let Some(places) = self.tenants.get_mut(&call.tenant.0) {
+        if let Some(places) = self.lines.get_mut(&line(&call)) {
             places.remove(&place(number, &call));
             if places.is_empty() {
-                self.tenants.remove(&call.tenant.0);
+                self.lines.remove(&line(&call));
             }
         }
         Some(call)
@@ -97,40 +106,54 @@ impl HeldCalls {
         self.calls.len() >= HELD_MAX
     }
 
-    /// Tenants with held calls, in the order in which they go. `share` is what a tenant has, by its weight.
-    fn tenants(&self, share: impl Fn(TenantId) -> f64) -> Vec<(f64, TenantId)> {
-        let mut tenants: Vec<(f64, TenantId)> =
-            self.tenants.keys().map(|&it| (share(TenantId(it)), TenantId(it))).collect();
-        tenants.sort_unstable_by(|a, b| a.0.total_cmp(&b.0).then(a.1.0.cmp(&b.1.0)));
-        tenants
+    /// In the order in which they go. `share` is what a tenant has, by its weight.
+    fn lines(&self, share: impl Fn(TenantId) -> f64) -> Vec<LineId> {
+        let mut lines: Vec<(f64, LineId)> =
+            self.lines.keys().map(|&it| (share(TenantId(it.tenant)), it)).collect();
+        lines.sort_unstable_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
+        lines.into_iter().map(|it| it.1).collect()
     }
 
-    fn of(&self, tenant: TenantId) -> impl Iterator<Item = HeldCall> {
-        let places = self.tenants.get(&tenant.0).into_iter().flatten();
+    fn of(&self, line: LineId) -> impl Iterator<Item = HeldCall> {
+        let places = self.lines.get(&line).into_iter().flatten();
         places.filter_map(|it| self.calls.get(&it.2).copied())
     }
 
-    /// All calls, in the order in which they go.
-    pub(crate) fn in_order(&self, share: impl Fn(TenantId) -> f64) -> impl Iterator<Item = HeldCall> {
-        self.tenants(share).into_iter().flat_map(|it| self.of(it.1))
+    /// For each request, how many calls for its model go before it.
+    pub(crate) fn places(&self, share: impl Fn(TenantId) -> f64) -> NumberMap<u32> {
+        let mut counts: NumberMap<u32> = NumberMap::default();
+        let mut places = NumberMap::default();
+        for line in self.lines(share) {
+            let count = counts.entry(line.model).or_default();
+            for call in self.of(line) {
+                places.insert(call.request.0, *count);
+                *count += 1;
+            }
+        }
+        places
     }
 
-    /// How many calls go before one that comes now.
+    /// How many calls for its model go before one that comes now.
     pub(crate) fn ahead_of(&self, call: &HeldCall, share: impl Fn(TenantId) -> f64) -> usize {
-        let tenants = self.tenants(share);
-        let before = tenants.iter().map(|it| it.1).take_while(|&it| it != call.tenant);
+        let own = line(call);
+        if !self.lines.contains_key(&own) {
+            return 0;
+        }
+        let lines = self.lines(share).into_iter().filter(|it| it.model == own.model);
+        let before = lines.take_while(|&it| it != own);
         let others: usize = before.map(|it| self.of(it).count()).sum();
-        let is_waiting = self.tenants.contains_key(&call.tenant.0);
-        let own = self.of(call.tenant).take_while(|it| it.is_begun || !call.is_begun).count();
-        if is_waiting { others + own } else { 0 }
+        others + self.of(own).take_while(|it| it.is_begun || !call.is_begun).count()
     }
 
-    /// The calls to try next, in order.
+    /// The calls to try next, in order. Models do not share memory, so each has as many tries.
     pub(crate) fn next(&self, now: Instant, share: impl Fn(TenantId) -> f64) -> Vec<HeldCall> {
         let mut next: Vec<HeldCall> = Vec::with_capacity(TRIED_MAX);
-        for (_, tenant) in self.tenants(share) {
-            for call in self.of(tenant).take(TRIED_MAX - next.len()) {
+        let mut tried: NumberMap<usize> = NumberMap::default();
+        for line in self.lines(share) {
+            let tried = tried.entry(line.model).or_default();
+            for call in self.of(line).take(TRIED_MAX - *tried) {
                 next.push(call);
+                *tried += 1;
                 if now.since(call.since) >= PASSED_MAX {
                     break;
                 }
@@ -138,6 +161,15 @@ impl HeldCalls {
         }
         next
     }
+}
+
+fn line(call: &HeldCall) -> LineId {
+    let model = match call.wanted {
+        Wanted::Model(model) => u64::from(model.0),
+        Wanted::Anything => u64::MAX,
+        Wanted::Unlisted => u64::MAX - 1,
+    };
+    LineId { tenant: call.tenant.0, model }
 }
 
 fn place(number: u64, call: &HeldCall) -> Place {
@@ -154,6 +186,7 @@ mod tests {
             request,
             program: ProgramId(request.0),
             tenant,
+            wanted: Wanted::Anything,
             since: Instant::from_millis(since),
             queued_from: Instant::from_millis(since),
             is_begun,

@@ -6,9 +6,11 @@
 use std::time::Duration;
 
 use maitre_base::{Instant, WorkerId};
-use maitre_fleet::Fleet;
+use maitre_fleet::{Fleet, Wanted};
 
-use super::{Program, ProgramId, Programs, Room, memory_of, resize};
+use super::held::HeldCall;
+use super::room::Room;
+use super::{Program, ProgramId, Programs, memory_of, resize};
 
 const EVERY: Duration = Duration::from_secs(5);
 const PAUSE_ABOVE: f64 = 0.95;
@@ -35,17 +37,17 @@ impl Programs {
             return Some(Room::AsItIs);
         }
         let may_begin = !program.is_paused;
-        may_begin.then(|| self.room_below(program.tokens, PAUSE_ABOVE, fleet)).flatten()
+        may_begin.then(|| self.room_below(program, PAUSE_ABOVE, fleet)).flatten()
     }
 
     /// The worker with the most room, if one has it.
-    fn room_below(&self, tokens: u64, below: f64, fleet: &Fleet) -> Option<Room> {
+    fn room_below(&self, program: &Program, below: f64, fleet: &Fleet) -> Option<Room> {
         let mut best: Option<(i64, WorkerId)> = None;
-        for worker in fleet.workers().filter(|it| it.is_fit() && it.answers()) {
+        for worker in fleet.workers().filter(|it| it.is_fit() && it.serves(program.wanted)) {
             let Some(capacity) = worker.capacity() else { return Some(Room::AsItIs) };
             let used = self.memory.get(worker.id.index()).map_or(0, |it| it.tokens);
             let free = (capacity.0 as f64 * below) as i64 - used as i64;
-            let fits = free >= tokens as i64 || used == 0;
+            let fits = free >= program.tokens as i64 || used == 0;
             if fits && best.is_none_or(|it| it.0 < free) {
                 best = Some((free, worker.id));
             }
@@ -55,8 +57,8 @@ impl Programs {
 
     /// Makes a program active at the worker with the most room, if one has it.
     fn resume(&mut self, id: ProgramId, below: f64, fleet: &Fleet) -> bool {
-        let Some(tokens) = self.programs.get(&id.0).map(|it| it.tokens) else { return false };
-        match self.room_below(tokens, below, fleet) {
+        let Some(program) = self.programs.get(&id.0) else { return false };
+        match self.room_below(program, below, fleet) {
             Some(Room::At(worker)) => self.activate(id, worker),
             Some(Room::AsItIs) => {}
             None => return false,
@@ -109,15 +111,17 @@ impl Programs {
                 }
             }
         }
-        let mut paused: Vec<(u64, ProgramId)> = self
-            .held
-            .iter()
-            .filter_map(|it| Some((self.programs.get(&it.program.0)?.tokens, it.program)))
-            .collect();
-        paused.sort_unstable();
-        for (_, id) in paused {
-            if !self.resume(id, RESUME_BELOW, fleet) {
-                break;
+        self.resume_held(fleet);
+    }
+    /// Held programs resume, the smallest first; one that does not fit ends the turn of its model.
+    fn resume_held(&mut self, fleet: &Fleet) {
+        let size = |it: &HeldCall| Some((self.programs.get(&it.program.0)?.tokens, it.program, it.wanted));
+        let mut paused: Vec<(u64, ProgramId, Wanted)> = self.held.iter().filter_map(size).collect();
+        paused.sort_unstable_by_key(|it| (it.0, it.1));
+        let mut full: Vec<Wanted> = Vec::new();
+        for (_, id, wanted) in paused {
+            if !full.contains(&wanted) && !self.resume(id, RESUME_BELOW, fleet) {
+                full.push(wanted);
             }
         }
     }

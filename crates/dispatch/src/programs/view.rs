@@ -5,12 +5,11 @@
 use std::cmp::Reverse;
 use std::time::Duration;
 
-use maitre_base::hash::NumberMap;
 use maitre_base::{Instant, RequestId, TenantId, WorkerId};
-use maitre_fleet::{Fleet, Worker};
+use maitre_fleet::{Fleet, Wanted, Worker};
 
 use super::held::HeldCall;
-use super::{Program, ProgramId, ProgramRule, Programs};
+use super::{Program, ProgramCall, ProgramId, ProgramRule, Programs};
 
 /// How the hold of a call ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -124,7 +123,7 @@ pub struct Hold {
     pub tokens: u64,
     /// The worker with the most memory that no program fills, and the part of its KV cache that programs fill.
     pub roomiest: Option<(WorkerId, f64)>,
-    /// Held calls that are tried before it.
+    /// Held calls for its model that are tried before it.
     pub ahead: u32,
     /// When it goes, whatever the memory.
     pub at_latest: Duration,
@@ -266,16 +265,14 @@ impl Programs {
         if self.held.is_empty() || most == 0 {
             return Vec::new();
         }
-        let roomiest = self.roomiest(sight.fleet);
-        let order = self.held.in_order(|it| self.share(it) / (sight.weight)(it));
-        let places: NumberMap<u32> = order.zip(0..).map(|(it, place)| (it.request.0, place)).collect();
+        let places = self.held.places(|it| self.share(it) / (sight.weight)(it));
         let summary = |call: &HeldCall| {
             let program = self.programs.get(&call.program.0);
             let held = sight.now.since(call.since);
             let ahead = places.get(&call.request.0).copied().unwrap_or(0);
             let hold = Hold {
                 tokens: program.map_or(0, |it| it.tokens),
-                roomiest,
+                roomiest: self.roomiest(call.wanted, sight.fleet),
                 ahead,
                 at_latest: self.settings.wait_max.saturating_sub(held),
             };
@@ -305,11 +302,11 @@ impl Programs {
     pub(crate) fn would_hold<W: Fn(TenantId) -> f64>(
         &self,
         sight: &Sight<'_, W>,
-        (id, tenant): (ProgramId, TenantId),
-        tokens: u64,
+        call: &ProgramCall,
     ) -> Option<Hold> {
+        let (id, tokens, wanted) = (call.program, call.tokens, call.wanted);
         let known = self.programs.get(&id.0).copied();
-        let program = Program { tokens, ..known.unwrap_or(Program::new(sight.now, tenant)) };
+        let program = Program { tokens, wanted, ..known.unwrap_or(Program::new(sight.now, call)) };
         let goes = match self.settings.rule {
             ProgramRule::Off => true,
             ProgramRule::WorkingSet | ProgramRule::CacheTtl => {
@@ -326,15 +323,15 @@ impl Programs {
         };
         (!goes && !self.held.is_full()).then(|| Hold {
             tokens,
-            roomiest: self.roomiest(sight.fleet),
+            roomiest: self.roomiest(wanted, sight.fleet),
             ahead: ahead(),
             at_latest: self.settings.wait_max,
         })
     }
 
-    /// The worker with the most memory that no program fills, and the part that they fill.
-    fn roomiest(&self, fleet: &Fleet) -> Option<(WorkerId, f64)> {
-        let fit = fleet.workers().filter(|it| it.is_fit() && it.answers());
+    /// The worker for this with the most memory that no program fills, and the part that they fill.
+    fn roomiest(&self, wanted: Wanted, fleet: &Fleet) -> Option<(WorkerId, f64)> {
+        let fit = fleet.workers().filter(|it| it.is_fit() && it.serves(wanted));
         let free = fit.filter_map(|it| {
             let (memory, capacity) =
                 (self.memory.get(it.id.index()).map_or(0, |it| it.tokens), it.capacity()?.0);

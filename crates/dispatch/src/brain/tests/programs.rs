@@ -452,3 +452,49 @@ fn a_call_is_not_held_while_there_is_no_worker() {
     }));
     assert!(matches!(effects.as_slice(), [Effect::Refuse { .. }]), "{effects:?}");
 }
+
+/// Two workers of 212,800 KV tokens; the second serves another model. The first is full.
+fn of_two_models(rule: ProgramRule) -> Harness {
+    let programs = ProgramSettings { rule, wait_max: Duration::from_hours(9) };
+    let settings = BrainSettings { strategy: Name::LeastDelay, programs, ..BrainSettings::default() };
+    let mut harness = Harness::with(2, settings);
+    let load = EngineLoad { block_size: Some(16), blocks: Some(13_300), ..EngineLoad::default() };
+    for worker in [WorkerId(0), WorkerId(1)] {
+        harness.on(Event::LoadReported { worker, load });
+    }
+    harness.on(Event::ModelsReported { worker: WorkerId(1), cards: &[Card { name: "qwen", parent: None }] });
+    for number in 1..=4 {
+        assert_eq!(harness.call(number, number, 45_000), Some(0), "{rule:?}");
+    }
+    harness
+}
+
+#[test]
+fn a_program_gets_no_memory_at_a_worker_of_another_model() {
+    for rule in [ProgramRule::WorkingSet, ProgramRule::ThunderAgent, ProgramRule::CacheTtl] {
+        let mut harness = of_two_models(rule);
+        assert_eq!(harness.call(5, 5, 45_000), None, "{rule:?}: only the other model's worker has memory");
+        let explained = harness.brain.held_call(harness.now, RequestId(5)).unwrap();
+        assert_eq!(explained.hold.roomiest.map(|it| it.0), Some(WorkerId(0)), "{rule:?}");
+        assert_eq!(seen(&harness).workers[1].tokens, 0, "{rule:?}");
+    }
+}
+
+#[test]
+fn held_calls_of_one_model_do_not_keep_those_of_another() {
+    let mut harness = of_two_models(ProgramRule::WorkingSet);
+    let mut qwen = |request: u64, tokens: u64| {
+        let (program, size) = (Some(request), Size::Tokens(tokens));
+        gone(&harness.on(Event::Arrived(Arrival { program, size, ..arrival(request, Some("qwen")) })))
+    };
+    assert_eq!((qwen(20, 170_000), qwen(21, 90_000)), (vec![20], vec![]));
+    for number in 30..50 {
+        assert_eq!(harness.call(number, number, 45_000), None);
+    }
+    // All have waited for long; then the other model's worker has memory.
+    harness.pass(100);
+    harness.on(Event::Left { request: RequestId(20) });
+    let went: Vec<u64> = (0..10).flat_map(|_| harness.pass(1_000)).collect();
+    assert!(went.contains(&21), "{went:?}");
+    assert!(went.iter().all(|&it| it == 21), "{went:?}");
+}
