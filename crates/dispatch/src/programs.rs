@@ -201,6 +201,9 @@ pub(crate) struct Programs {
     /// Tokens of resident programs, by tenant.
     shares: NumberMap<u64>,
     pub(crate) held: HeldCalls,
+    /// Since the last look at the held calls, of which none could go, memory was given back, a call came or left, or a tick
+    /// passed. A look tries up to eight calls at every worker, and most events change nothing of that.
+    is_changed: bool,
     lineage: Lineage,
     think: ThinkTimes,
     /// When `ThunderAgent`'s rule ran last.
@@ -258,6 +261,7 @@ impl Programs {
         self.idle.remove(&(program.idle_since, id));
         if let Some(worker) = program.worker {
             memory_of(&mut self.memory, worker).end_idle(id, program);
+            self.is_changed |= tokens < program.tokens;
             resize((&mut self.memory, &mut self.shares), program, worker, (program.tokens, tokens));
         }
         (program.tokens, program.wanted) = (tokens, call.wanted);
@@ -340,6 +344,7 @@ impl Programs {
     fn unsettle(&mut self, id: ProgramId) {
         let Some(program) = self.programs.get_mut(&id.0) else { return };
         let Some(worker) = program.worker.take() else { return };
+        self.is_changed = true;
         memory_of(&mut self.memory, worker).end_idle(id, program);
         resize((&mut self.memory, &mut self.shares), program, worker, (program.tokens, 0));
     }
@@ -363,6 +368,7 @@ impl Programs {
             return;
         }
         program.in_flight -= 1;
+        self.is_changed = true;
         let before = std::mem::replace(&mut program.tokens, tokens);
         let is_idle = program.in_flight + program.held == 0;
         if is_idle {
@@ -383,6 +389,7 @@ impl Programs {
     pub(crate) fn left(&mut self, now: Instant, id: ProgramId) {
         let Some(program) = self.programs.get_mut(&id.0) else { return };
         program.held = program.held.saturating_sub(1);
+        self.is_changed = true;
         if program.in_flight + program.held == 0 {
             program.idle_since = now;
             self.idle.insert((now, id));
@@ -394,6 +401,7 @@ impl Programs {
 
     /// The worker is gone, and what it held.
     pub(crate) fn worker_gone(&mut self, worker: WorkerId) {
+        self.is_changed = true;
         for program in self.programs.values_mut() {
             program.last = program.last.filter(|&it| it != worker);
             if program.worker == Some(worker) {
@@ -425,6 +433,7 @@ impl Programs {
         let Some(program) = self.programs.get(&id.0) else { return false };
         let call = self.held_call(request, (id, program), now);
         let is_held = self.held.push(call);
+        self.is_changed |= is_held;
         if !is_held {
             self.tallies.count(HoldEnd::ListFull, Duration::ZERO);
         }
@@ -457,26 +466,30 @@ impl Programs {
         fleet: &Fleet,
         weight: impl Fn(TenantId) -> f64,
     ) -> Option<(RequestId, Instant)> {
-        if self.held.is_empty() {
+        if !self.is_changed || self.held.is_empty() {
             return None;
         }
         let late = self.held.oldest().filter(|it| now.since(it.since) >= self.settings.wait_max);
         if let Some(call) = late {
             self.force(call.program);
-            self.held.remove(call.request);
-            self.learn_hold(now.since(call.since));
-            self.tallies.count(HoldEnd::Waited, now.since(call.since));
-            return Some((call.request, call.since));
+            return Some(self.end_hold(now, &call, HoldEnd::Waited));
         }
         for call in self.held.next(now, |it| self.share(it) / weight(it)) {
             if self.admit(now, call.program, fleet) {
-                self.held.remove(call.request);
-                self.learn_hold(now.since(call.since));
-                self.tallies.count(HoldEnd::Memory, now.since(call.since));
-                return Some((call.request, call.since));
+                return Some(self.end_hold(now, &call, HoldEnd::Memory));
             }
         }
+        self.is_changed = false;
         None
+    }
+
+    /// A held call goes; other calls of its program are next.
+    fn end_hold(&mut self, now: Instant, call: &HeldCall, end: HoldEnd) -> (RequestId, Instant) {
+        self.held.remove(call.request);
+        self.held.bring_forward(call.program);
+        self.learn_hold(now.since(call.since));
+        self.tallies.count(end, now.since(call.since));
+        (call.request, call.since)
     }
 
     /// Learns, and applies the rules that go by the clock.
@@ -484,7 +497,8 @@ impl Programs {
         if !self.is_on() {
             return;
         }
-        self.think.settle(now);
+        self.think.settle();
+        self.is_changed = true;
         if self.settings.rule == ProgramRule::ThunderAgent {
             self.sweep(now, fleet);
         }

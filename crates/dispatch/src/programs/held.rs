@@ -52,6 +52,10 @@ pub(crate) struct HeldCalls {
     numbers: NumberMap<u64>,
     /// The calls of each line, in the order in which they go.
     lines: BTreeMap<LineId, BTreeSet<Place>>,
+    /// How many calls of each program are held.
+    programs: NumberMap<u32>,
+    /// Programs of which a call has gone and others are held.
+    forward: Vec<ProgramId>,
     /// Calls so far.
     count: u64,
 }
@@ -71,6 +75,7 @@ impl HeldCalls {
             return false;
         }
         self.count += 1;
+        *self.programs.entry(call.program.0).or_default() += 1;
         self.calls.insert(self.count, call);
         self.numbers.insert(call.request.0, self.count);
         self.lines.entry(line(&call)).or_default().insert(place(self.count, &call));
@@ -81,6 +86,7 @@ impl HeldCalls {
     pub(crate) fn remove(&mut self, request: RequestId) -> Option<HeldCall> {
         let number = self.numbers.remove(&request.0)?;
         let call = self.calls.remove(&number)?;
+        self.forget(call.program);
         if let Some(places) = self.lines.get_mut(&line(&call)) {
             places.remove(&place(number, &call));
             if places.is_empty() {
@@ -88,6 +94,23 @@ impl HeldCalls {
             }
         }
         Some(call)
+    }
+
+    /// One call less of this program.
+    fn forget(&mut self, program: ProgramId) {
+        let Some(count) = self.programs.get_mut(&program.0) else { return };
+        *count -= 1;
+        if *count == 0 {
+            self.programs.remove(&program.0);
+            self.forward.retain(|&it| it != program);
+        }
+    }
+
+    /// A call of this program has gone: its others are tried before all that wait.
+    pub(crate) fn bring_forward(&mut self, program: ProgramId) {
+        if self.programs.contains_key(&program.0) && !self.forward.contains(&program) {
+            self.forward.push(program);
+        }
     }
 
     pub(crate) fn get(&self, request: RequestId) -> Option<&HeldCall> {
@@ -148,6 +171,9 @@ impl HeldCalls {
     /// The calls to try next, in order. Models do not share memory, so each has as many tries.
     pub(crate) fn next(&self, now: Instant, share: impl Fn(TenantId) -> f64) -> Vec<HeldCall> {
         let mut next: Vec<HeldCall> = Vec::with_capacity(TRIED_MAX);
+        if !self.forward.is_empty() {
+            next.extend(self.iter().filter(|it| self.forward.contains(&it.program)).take(TRIED_MAX));
+        }
         let mut tried: NumberMap<usize> = NumberMap::default();
         for line in self.lines(share) {
             let tried = tried.entry(line.model).or_default();

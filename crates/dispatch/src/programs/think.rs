@@ -7,8 +7,6 @@
 
 use std::time::Duration;
 
-use maitre_base::Instant;
-
 /// Buckets of think times, each 1.25 times as long as the one before; the first ends at half a second, the last at 80 minutes.
 const BUCKETS: usize = 42;
 const FIRST: f64 = 0.5;
@@ -25,11 +23,15 @@ const RELOAD: f64 = 16.0;
 pub(crate) struct ThinkTimes {
     counts: [f64; BUCKETS],
     total: f64,
+    /// From which reload on, in seconds of memory, it pays to keep memory for how many seconds; both rise. Empty before
+    /// enough is known. It is `counts` as of the last tick: finding the best time anew takes 42 steps, and a held call asks
+    /// for every worker.
+    kept: Vec<(f64, f64)>,
 }
 
 impl Default for ThinkTimes {
     fn default() -> ThinkTimes {
-        ThinkTimes { counts: [0.0; BUCKETS], total: 0.0 }
+        ThinkTimes { counts: [0.0; BUCKETS], total: 0.0, kept: Vec::new() }
     }
 }
 
@@ -55,33 +57,48 @@ impl ThinkTimes {
         })
     }
 
-    /// Lets old think times fade.
-    pub(crate) fn settle(&mut self, _now: Instant) {
+    /// Lets old think times fade, and works out how long to keep memory from now on.
+    pub(crate) fn settle(&mut self) {
         if self.total > 2.0 * MEMORY {
             self.counts.iter_mut().for_each(|it| *it /= 2.0);
             self.total /= 2.0;
+        }
+        self.kept.clear();
+        if self.total < KNOWN_MIN {
+            return;
+        }
+        // Keeping until the end of a bucket costs `waited + left · (end + reload)`: of a reload, a line. Which of the lines is
+        // the lowest: not to keep at all at first, and later buckets, with less left, the longer a reload takes.
+        let mut lines: Vec<(f64, f64, f64)> = vec![(0.0, 0.0, self.total)];
+        let (mut waited, mut left) = (0.0, self.total);
+        for (bucket, count) in self.counts.iter().enumerate().filter(|it| *it.1 > 0.0) {
+            let begin = if bucket == 0 { 0.0 } else { end(bucket - 1) };
+            waited += count * (begin + end(bucket)) / 2.0;
+            left = (left - count).max(0.0);
+            lines.push((end(bucket), waited + left * end(bucket), left));
+        }
+        let mut at = 0;
+        let mut from = 0.0;
+        loop {
+            self.kept.push((from, lines[at].0));
+            let (_, fixed, slope) = lines[at];
+            let crossing = |it: &(f64, f64, f64)| ((it.1 - fixed) / (slope - it.2)).max(from);
+            let later = lines.iter().enumerate().skip(at + 1).filter(|it| it.1.2 < slope);
+            let next = later.min_by(|a, b| crossing(a.1).total_cmp(&crossing(b.1)).then(b.0.cmp(&a.0)));
+            let Some((place, line)) = next else { return };
+            (from, at) = (crossing(line), place);
         }
     }
 
     /// How long to keep the memory of a program that takes so many seconds to reload.
     pub(crate) fn hold(&self, reload_seconds: f64) -> Duration {
         let reload = RELOAD * reload_seconds;
-        let mut best = (reload, reload);
-        if self.total >= KNOWN_MIN {
-            best = (0.0, reload);
-            // The cost of keeping until the end of each bucket.
-            let (mut waited, mut left) = (0.0, self.total);
-            for (bucket, count) in self.counts.iter().enumerate() {
-                let begin = if bucket == 0 { 0.0 } else { end(bucket - 1) };
-                waited += count * (begin + end(bucket)) / 2.0;
-                left -= count;
-                let cost = (waited + left * (end(bucket) + reload)) / self.total;
-                if cost < best.1 {
-                    best = (end(bucket), cost);
-                }
-            }
-        }
-        Duration::try_from_secs_f64(best.0).unwrap_or(Duration::MAX)
+        let seconds = match self.kept.partition_point(|it| it.0 < reload) {
+            0 if self.kept.is_empty() => reload,
+            0 => 0.0,
+            place => self.kept[place - 1].1,
+        };
+        Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX)
     }
 }
 
@@ -94,6 +111,7 @@ mod tests {
         for &(seconds, count) in spans {
             (0..count).for_each(|_| times.observe(Duration::from_secs(seconds)));
         }
+        times.settle();
         times
     }
 
@@ -114,10 +132,42 @@ mod tests {
         assert_eq!(times.hold(0.0), Duration::ZERO);
     }
 
+    /// The cost of keeping for each time there is, one by one.
+    fn by_trying(times: &ThinkTimes, reload_seconds: f64) -> Duration {
+        let reload = RELOAD * reload_seconds;
+        let mut best = (0.0, reload);
+        let (mut waited, mut left) = (0.0, times.total);
+        for (bucket, count) in times.counts.iter().enumerate() {
+            let begin = if bucket == 0 { 0.0 } else { end(bucket - 1) };
+            waited += count * (begin + end(bucket)) / 2.0;
+            left -= count;
+            let cost = (waited + left * (end(bucket) + reload)) / times.total;
+            if cost < best.1 {
+                best = (end(bucket), cost);
+            }
+        }
+        Duration::from_secs_f64(best.0)
+    }
+
+    #[test]
+    fn the_best_time_is_that_of_trying_all() {
+        let mut random = maitre_base::Rng::new(7);
+        for _ in 0..200 {
+            let mut times = ThinkTimes::default();
+            for _ in 0..64 + random.below(400) {
+                let mean = 1.0 + 60.0 * random.unit();
+                times.observe(Duration::from_secs_f64(random.exponential(mean)));
+            }
+            times.settle();
+            let reload = random.exponential(3.0);
+            assert_eq!(times.hold(reload), by_trying(&times, reload), "{times:?} {reload}");
+        }
+    }
+
     #[test]
     fn old_think_times_fade() {
         let mut times = of(&[(600, 9_000)]);
-        times.settle(Instant::ZERO);
+        times.settle();
         assert!(times.total < 5_000.0);
     }
 }

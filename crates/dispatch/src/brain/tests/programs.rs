@@ -498,3 +498,21 @@ fn held_calls_of_one_model_do_not_keep_those_of_another() {
     assert!(went.contains(&21), "{went:?}");
     assert!(went.iter().all(|&it| it == 21), "{went:?}");
 }
+
+#[test]
+fn the_calls_of_one_program_go_together() {
+    let mut harness = full(ProgramRule::WorkingSet);
+    for number in 5..30 {
+        assert_eq!(harness.call(number, number, 45_000), None);
+    }
+    assert_eq!(
+        harness.call(100, 29, 45_000),
+        None,
+        "begun, so it goes before all others; its first call came last"
+    );
+    for number in 1..=4 {
+        harness.reply(number, 45_000);
+    }
+    let went: Vec<u64> = (0..100).flat_map(|_| harness.pass(60)).take(3).collect();
+    assert_eq!(went, [100, 29, 5]);
+}
