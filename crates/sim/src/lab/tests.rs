@@ -230,7 +230,7 @@ fn more_knowledge_of_caches_gives_more_hits() {
 }
 
 #[test]
-fn late_cache_events_cost_hits_and_prompt_ones_are_accurate() {
+fn late_cache_events_are_less_accurate_and_cost_neither_hits_nor_time() {
     let trace = traffic(14.0);
     let with_delay = |event_delay| {
         // So little room that much is evicted before it is reused.
@@ -243,10 +243,11 @@ fn late_cache_events_cost_hits_and_prompt_ones_are_accurate() {
     };
     let (prompt, late) = (with_delay(Duration::ZERO), with_delay(Duration::from_secs(4)));
     assert!(prompt.0 > 0.95, "{:.2} of beliefs came true", prompt.0);
-    assert!(late.0 < prompt.0 - 0.1, "{:.2} and {:.2}", late.0, prompt.0);
+    assert!(late.0 < prompt.0 - 0.03, "{:.2} and {:.2}", late.0, prompt.0);
     let (late, prompt) = (late.1, prompt.1);
-    assert!(late.hit_ratio < prompt.hit_ratio - 0.04, "{} {}", late.hit_ratio, prompt.hit_ratio);
-    assert!(late.ttft_mean_s > 1.1 * prompt.ttft_mean_s, "{} {}", late.ttft_mean_s, prompt.ttft_mean_s);
+    // What is promised stands in for reports that are not there yet.
+    assert!(late.hit_ratio > prompt.hit_ratio - 0.02, "{} {}", late.hit_ratio, prompt.hit_ratio);
+    assert!(late.ttft_mean_s < 1.05 * prompt.ttft_mean_s, "{} {}", late.ttft_mean_s, prompt.ttft_mean_s);
 }
 
 /// The default predicts what it routed until the events arrive, and weighs much besides caches.
