@@ -103,7 +103,7 @@ impl ContinuableStream {
     pub fn new(terms: StreamTerms) -> ContinuableStream {
         ContinuableStream {
             stop: terms.stop.clone().map(StopMatcher::new),
-            messages: terms.is_messages.then(MessagesWriter::default),
+            messages: terms.is_messages().then(MessagesWriter::default),
             has_passed: false,
             terms,
             obstacle: None,

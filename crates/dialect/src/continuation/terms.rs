@@ -25,8 +25,8 @@ const COMPLETION_TOKENS: u64 = 16;
 pub struct StreamTerms {
     /// Of the request to the worker.
     pub(super) route: Route,
-    /// The client asked `/v1/messages`, and gets the events of a chat as that API's.
-    pub(super) is_messages: bool,
+    /// Of the client's. Where that is `/v1/messages`, it gets the events of a chat as that API's.
+    client_route: Route,
     /// The client asked for token ids itself.
     pub(super) wants_ids: bool,
     /// The client asked for usage at the end.
@@ -67,7 +67,7 @@ impl StreamTerms {
             Route::Chat | Route::Completions => {}
             Route::Messages => {
                 let terms = StreamTerms::read(Route::Chat, &as_chat(body)?)?;
-                return Ok(StreamTerms { is_messages: true, ..terms });
+                return Ok(StreamTerms { client_route: route, ..terms });
             }
             _ => return Err(Obstacle::Engine),
         }
@@ -86,7 +86,11 @@ impl StreamTerms {
     /// Whether the router needs the engine's output to be text and nothing else: to match stop strings in place of the engine,
     /// or to write messages.
     pub fn needs_text(&self) -> bool {
-        self.stop.is_some() || self.is_messages
+        self.stop.is_some() || self.is_messages()
+    }
+
+    pub(super) fn is_messages(&self) -> bool {
+        self.client_route == Route::Messages
     }
 }
 
@@ -123,7 +127,7 @@ impl<'a> RequestFields<'a> {
         let wants_ids = self.return_token_ids.is_some_and(|it| it.text == "true");
         let tokens_min = count(self.min_tokens);
         let stop = self.stop_strings(tokens_min)?;
-        Ok(StreamTerms { route, is_messages: false, wants_ids, wants_usage, tokens_max, tokens_min, stop })
+        Ok(StreamTerms { route, client_route: route, wants_ids, wants_usage, tokens_max, tokens_min, stop })
     }
 
     fn stop_strings(&self, tokens_min: Option<u64>) -> Result<Option<Arc<StopStrings>>, Obstacle> {
