@@ -10,6 +10,7 @@ mod connections;
 pub mod play;
 pub mod played;
 pub mod refusal;
+pub mod sessions;
 mod show;
 mod stream;
 pub mod trouble;
@@ -35,6 +36,8 @@ use maitre_console::out;
 use maitre_net::address::Address;
 use maitre_net::dial::Dialer;
 use maitre_replay::trace;
+use maitre_sim::lab::PreparedTrace;
+use maitre_sim::profile::{self, Profile};
 use maitre_sim::report::Targets;
 use maitre_sim::trace::Trace;
 
@@ -42,6 +45,7 @@ use crate::signals::Signals;
 
 use connections::Connections;
 use played::Played;
+use sessions::Sessions;
 
 /// Far beyond what one generator can do.
 const CONCURRENCY_MAX: i64 = 60_000;
@@ -71,6 +75,8 @@ pub struct Plan {
     pub timeout: Duration,
     /// Maximum attempts of a request that is refused with a `Retry-After`.
     pub tries: u32,
+    /// Clients do not say which session a request belongs to.
+    pub hides_sessions: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,6 +102,7 @@ impl Plan {
             concurrency: 1_024,
             timeout: Duration::from_secs(600),
             tries: 1,
+            hides_sessions: false,
         }
     }
 
@@ -121,8 +128,8 @@ pub fn command() -> Command {
             .required(true),
         dial::arg(),
         text("trace", "FILE|WORKLOAD", "A trace, or a workload as `maitre generate` takes it").required(true),
-        number("speed", "Speed, as a multiple of the trace's [default: 1]"),
-        text("limit", "N", "Only the first N requests").value_parser(value_parser!(u32).range(1..)),
+        number("speed", "Speed, as a multiple of the trace's; think times of sessions are as much shorter [default: 1]"),
+        text("limit", "N", "Only the first N requests, or sessions").value_parser(value_parser!(u32).range(1..)),
         number("seconds", "Only requests that are due in the first X seconds of the run"),
         text("model", "NAME", "The model to request [default: the first of /v1/models]"),
         text("api", "NAME", "chat: as messages; completions: as one text, token for token")
@@ -143,7 +150,11 @@ pub fn command() -> Command {
         text("label", "NAME", "Name of the row [default: the URL's host]"),
         switch("json", "Print the result as one JSON object"),
         text("seed", "N", "Seed of a generated workload").default_value("1").value_parser(value_parser!(u64)),
+        text("profile", "NAME|FILE", "With --sessions, the engines' profile: how long sessions take in an empty fleet")
+            .requires("sessions")
+            .value_parser(|it: &str| profile::file::find(it)),
     ])
+    .args(maitre_replay::sessions::args())
 }
 
 /// The options, apart from the plan.
@@ -158,9 +169,9 @@ struct Output {
 pub fn run(matches: &ArgMatches) -> anyhow::Result<ExitCode> {
     let output = Output::read(matches)?;
     let plan = read_plan(matches, std::env::var_os(BENCH_KEY))?;
-    let trace = trace::load(&output.source, *matches.get_one("seed").context("seed")?)?;
+    let traffic = read_traffic(matches, &plan, &output.source)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let played = runtime.block_on(play(plan, &trace))?;
+    let played = runtime.block_on(play(plan, &traffic))?;
     output.print(&played)?;
     if played.seen.is_empty() {
         let why = played.main_trouble().map(|(kind, what)| format!("; {kind}: {what}"));
@@ -169,7 +180,28 @@ pub fn run(matches: &ArgMatches) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-async fn play(mut plan: Plan, trace: &Trace) -> anyhow::Result<Played> {
+/// What to play.
+enum Traffic {
+    Open(Trace),
+    Sessions(Box<Sessions>),
+}
+
+fn read_traffic(matches: &ArgMatches, plan: &Plan, source: &str) -> anyhow::Result<Traffic> {
+    let Some(study) = maitre_replay::sessions::read(matches, source, plan.limit)? else {
+        let loaded = trace::load(source, *matches.get_one("seed").context("seed")?);
+        return Ok(Traffic::Open(loaded.map_err(|it| maitre_replay::sessions::explain(source, it))?));
+    };
+    anyhow::ensure!(plan.span == Duration::MAX, "--seconds: sessions are played to their ends; use --limit");
+    let (mut trace, open) = (study.trace, study.open);
+    trace.hasten(plan.speed);
+    let alone = matches.get_one::<Profile>("profile").map(|it| {
+        let engine = it.faster(plan.speed);
+        PreparedTrace::of_sessions(&trace, engine.block_tokens, &engine).alone().to_vec()
+    });
+    Ok(Traffic::Sessions(Box::new(Sessions { trace, open, alone: alone.unwrap_or_default() })))
+}
+
+async fn play(mut plan: Plan, traffic: &Traffic) -> anyhow::Result<Played> {
     let mut signals = Signals::new()?;
     if plan.model.is_empty() {
         plan.model = tokio::select! {
@@ -184,7 +216,12 @@ async fn play(mut plan: Plan, trace: &Trace) -> anyhow::Result<Played> {
             let _ = write!(std::io::stderr(), "{}", show::progress(elapsed, played));
         }
     };
-    let played = play::play_until(&plan, trace, signals.wait(), show).await;
+    let played = match traffic {
+        Traffic::Open(trace) => play::play_until(&plan, trace, signals.wait(), show).await,
+        Traffic::Sessions(sessions) => {
+            sessions::play_sessions_until(&plan, sessions, signals.wait(), show).await
+        }
+    };
     if watched {
         eprintln!();
     }
@@ -211,6 +248,7 @@ fn read_plan(matches: &ArgMatches, variable: Option<OsString>) -> anyhow::Result
         span: number("seconds").map_or(plan.span, Duration::from_secs_f64),
         concurrency: count("concurrency").unwrap_or(plan.concurrency),
         timeout: matches.get_one("timeout").copied().unwrap_or(plan.timeout),
+        hides_sessions: matches.get_flag("sessions-hidden"),
         tries: if matches.get_flag("retry") { 1 + refusal::RETRIES } else { plan.tries },
         ..plan
     })

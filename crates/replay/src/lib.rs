@@ -14,7 +14,7 @@ mod progress;
 mod report_file;
 mod roles;
 mod series;
-mod sessions;
+pub mod sessions;
 mod sharing;
 pub mod table;
 
@@ -120,10 +120,10 @@ pub fn run(matches: &ArgMatches) -> anyhow::Result<ExitCode> {
     for speed in &speeds {
         anyhow::ensure!((0.001..=1_000.0).contains(speed), "--speed {speed}: 0.001 to 1000 are possible");
     }
-    anyhow::ensure!(
-        study.sessions.is_none() || speeds == [1.0],
-        "--speed: sessions have no arrival times; --sessions says how many are open at once"
-    );
+    if let Some(sessions) = &mut study.sessions {
+        anyhow::ensure!(speeds.len() == 1, "--speed: sessions are played at one speed");
+        sessions.hasten(speeds[0], &mut study.fleet);
+    }
     let file = matches.get_one::<PathBuf>("html").map(|it| ReportFile::new(it)).transpose()?;
     let jobs = matches.get_one::<u32>("jobs").map(|&it| it as usize);
     let mut runs =

@@ -28,7 +28,7 @@ pub struct SessionStudy {
     left_out: usize,
 }
 
-pub(super) fn args() -> [Arg; 4] {
+pub fn args() -> [Arg; 4] {
     [
         Arg::new("sessions")
             .long("sessions")
@@ -56,15 +56,17 @@ pub(super) fn args() -> [Arg; 4] {
     ]
 }
 
-pub(super) fn read(matches: &ArgMatches, source: &str) -> anyhow::Result<Option<SessionStudy>> {
+/// The sessions of `source`, if the flags ask for them. `limit` is the most sessions.
+pub fn read(matches: &ArgMatches, source: &str, limit: usize) -> anyhow::Result<Option<SessionStudy>> {
     let Some(open) = matches.try_get_many::<u32>("sessions").ok().flatten() else { return Ok(None) };
     let open: Vec<u32> = open.copied().collect();
     anyhow::ensure!(open.len() <= TENANTS_MAX, "--sessions: at most {TENANTS_MAX} tenants");
     let file = File::open(source).with_context(|| format!("--trace {source}"))?;
     let whole = SessionTrace::read(file).with_context(|| format!("--trace {source}"))?;
     let tokens_max = matches.get_one::<u64>("session-tokens-max").copied();
-    let tokens_max = tokens_max.or(matches.get_one::<u64>("kv-tokens").copied()).unwrap_or(u64::MAX);
-    let limit = matches.get_one("limit").copied().unwrap_or(usize::MAX);
+    // The bench does not know how much an engine holds.
+    let kv_tokens = matches.try_get_one::<u64>("kv-tokens").ok().flatten().copied();
+    let tokens_max = tokens_max.or(kv_tokens).unwrap_or(u64::MAX);
     let fit: Vec<usize> =
         (0..whole.sessions.len()).filter(|&it| whole.largest_call(it) <= tokens_max).collect();
     let left_out = whole.sessions.len() - fit.len();
@@ -90,7 +92,7 @@ pub(super) fn read(matches: &ArgMatches, source: &str) -> anyhow::Result<Option<
 }
 
 /// A trace that cannot be read may be one of sessions.
-pub(super) fn explain(source: &str, error: anyhow::Error) -> anyhow::Error {
+pub fn explain(source: &str, error: anyhow::Error) -> anyhow::Error {
     let has_sessions = || SessionTrace::read(File::open(source).ok()?).ok();
     match has_sessions() {
         Some(_) => anyhow::anyhow!(
@@ -115,6 +117,12 @@ impl SessionStudy {
                 worker.context_tokens_max.max(kv_tokens.min(u64::from(u32::MAX)) as u32);
         }
         Ok(())
+    }
+
+    /// Time runs this many times as fast, for clients and engines alike.
+    pub(super) fn hasten(&mut self, speed: f64, fleet: &mut [Profile]) {
+        self.trace.hasten(speed);
+        fleet.iter_mut().for_each(|it| *it = it.faster(speed));
     }
 
     pub(super) fn prepare(&self, block_tokens: u32, engine: &Profile) -> PreparedTrace<'_> {

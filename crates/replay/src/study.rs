@@ -295,8 +295,8 @@ impl Study {
     pub fn read(matches: &ArgMatches, workers: &str) -> anyhow::Result<Study> {
         let seed = *matches.get_one("seed").context("seed")?;
         let source: &String = matches.get_one("trace").context("trace")?;
-        let sessions = crate::sessions::read(matches, source)?;
         let limit = matches.get_one("limit").copied().unwrap_or(usize::MAX);
+        let sessions = crate::sessions::read(matches, source, limit)?;
         let mut trace = match &sessions {
             Some(sessions) => sessions.trace.trace.clone(),
             None => crate::trace::load(source, seed).map_err(|it| crate::sessions::explain(source, it))?,

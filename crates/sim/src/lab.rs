@@ -42,17 +42,17 @@ pub use config::{
     AnswerLimits, ChunkKnowledge, ClosedLoop, Decider, Knowledge, LabConfig, LinkChange, PullingWorkers,
     StoreConfig, Sync, Via,
 };
-pub use outcome::{AnsweredRequest, LoadSample, PlayedSession, RunOutcome, WorkerTotals};
+pub use outcome::{AnsweredRequest, LoadSample, RunOutcome, WorkerTotals};
 pub use prepared::{PreparedTrace, block_tokens};
 pub use pulls::ArrivedKv;
 pub use script::Script;
-pub use session_loop::SessionPlans;
 pub use sync::SyncTraffic;
 
 use crate::engine::RemainingWork;
 use crate::link::Link;
 use crate::profile::Profile;
 use crate::report::AnswerMetrics;
+use crate::sessions::closed_loop::SessionLoop;
 use autoscale::ScaleState;
 use event::SimEvent;
 use legs::Fetches;
@@ -60,7 +60,6 @@ use lossy::LossyFeed;
 use pending::PendingRequest;
 use prepared::MODEL;
 use pulls::Pulls;
-use session_loop::SessionLoop;
 use sync::PeerNetwork;
 use worker::{CacheEventBatch, SimWorker};
 
@@ -103,7 +102,7 @@ struct Simulation<'a> {
     pending: NumberMap<PendingRequest>,
     fetches: Fetches,
     pulls: Pulls,
-    sessions: Option<SessionLoop>,
+    sessions: Option<SessionLoop<'a>>,
     /// The next wake-up of each router, if it asked for one.
     due: Vec<Option<Instant>>,
     /// Requests that have not arrived yet.
@@ -182,7 +181,7 @@ pub fn play(config: &LabConfig, prepared: &PreparedTrace<'_>, observer: &mut dyn
 }
 
 /// The loop of a trace that has sessions.
-fn sessions(config: &LabConfig, prepared: &PreparedTrace<'_>) -> Option<SessionLoop> {
+fn sessions<'a>(config: &LabConfig, prepared: &PreparedTrace<'a>) -> Option<SessionLoop<'a>> {
     let plans = prepared.sessions?;
     let tenants = config.sessions.len();
     let tenant = |session: usize| match tenants {

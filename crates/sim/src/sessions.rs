@@ -12,7 +12,9 @@
 //! computes it once more.
 
 pub(crate) mod alone;
+pub mod closed_loop;
 mod line;
+pub mod tasks;
 
 use std::io::{BufRead, BufReader, Read};
 use std::ops::Range;
@@ -124,6 +126,14 @@ impl SessionTrace {
             for request in &mut self.trace.requests[session.calls()] {
                 request.tenant = (number % tenants.max(1)) as u64 + 1;
             }
+        }
+    }
+
+    /// Everything that clients wait for takes a part of its time.
+    pub fn hasten(&mut self, speed: f64) {
+        for call in &mut self.calls {
+            call.think = call.think.div_f64(speed);
+            call.waits_for.iter_mut().chain(&mut call.starts).for_each(|it| it.1 = it.1.div_f64(speed));
         }
     }
 

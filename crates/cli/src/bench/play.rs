@@ -54,29 +54,22 @@ pub async fn play_until(
     show: impl Fn(Duration, &Played),
 ) -> Played {
     let requests = selected(plan, &trace.requests);
-    let run = Arc::new(Run {
-        plan: plan.clone(),
-        connections: plan.connections(),
-        first: requests.first().map_or(Instant::ZERO, |it| it.at),
-        answers: Mutex::new(Answers::of(requests)),
-        played: Mutex::new(Played { planned: requests.len() as u64, speed: plan.speed, ..Played::default() }),
-        clock: Clock::start(),
-    });
-    let watch = async {
-        let mut looks = tokio::time::interval(LOOK_AGAIN);
-        loop {
-            looks.tick().await;
-            show(run.clock.now().since(Instant::ZERO), &run.played.lock());
-        }
-    };
+    let run = Arc::new(Run::new(plan, requests));
     tokio::select! {
         () = send_all(&run, requests) => {}
-        () = watch => {}
+        () = watch(&run, show) => {}
         () = ended => {}
     }
-    let mut played = std::mem::take(&mut *run.played.lock());
-    played.seen.sort_by_key(|it| it.at);
-    played
+    run.take_played()
+}
+
+/// Shows the results so far, without end.
+pub(super) async fn watch(run: &Run, show: impl Fn(Duration, &Played)) {
+    let mut looks = tokio::time::interval(LOOK_AGAIN);
+    loop {
+        looks.tick().await;
+        show(run.clock.now().since(Instant::ZERO), &run.played.lock());
+    }
 }
 
 /// The requests within the plan's limits.
@@ -93,18 +86,18 @@ fn due(plan: &Plan, first: Instant, request: &Request) -> Instant {
 }
 
 /// State shared by all requests of a run.
-struct Run {
-    plan: Plan,
-    clock: Clock,
+pub(super) struct Run {
+    pub(super) plan: Plan,
+    pub(super) clock: Clock,
     connections: Connections,
     /// The arrival time of the trace's first request.
     first: Instant,
     answers: Mutex<Answers>,
-    played: Mutex<Played>,
+    pub(super) played: Mutex<Played>,
 }
 
 /// A request that is ready to be sent.
-struct Order {
+pub(super) struct Order {
     due: Instant,
     label: RequestLabel,
     session: Option<u64>,
@@ -141,7 +134,29 @@ async fn send_all(run: &Arc<Run>, requests: &[Request]) {
 }
 
 impl Run {
-    async fn take_place(&self, places: &Arc<Semaphore>) -> Option<OwnedSemaphorePermit> {
+    pub(super) fn new(plan: &Plan, requests: &[Request]) -> Run {
+        Run {
+            plan: plan.clone(),
+            connections: plan.connections(),
+            first: requests.first().map_or(Instant::ZERO, |it| it.at),
+            answers: Mutex::new(Answers::of(requests)),
+            played: Mutex::new(Played {
+                planned: requests.len() as u64,
+                speed: plan.speed,
+                ..Played::default()
+            }),
+            clock: Clock::start(),
+        }
+    }
+
+    /// The results, in the order in which requests were due.
+    pub(super) fn take_played(&self) -> Played {
+        let mut played = std::mem::take(&mut *self.played.lock());
+        played.seen.sort_by_key(|it| it.at);
+        played
+    }
+
+    pub(super) async fn take_place(&self, places: &Arc<Semaphore>) -> Option<OwnedSemaphorePermit> {
         match places.clone().try_acquire_owned() {
             Ok(place) => Some(place),
             Err(_) => {
@@ -151,7 +166,7 @@ impl Run {
         }
     }
 
-    fn order(&self, request: &Request, due: Instant) -> Result<Order, Trouble> {
+    pub(super) fn order(&self, request: &Request, due: Instant) -> Result<Order, Trouble> {
         let mut answers = self.answers.lock();
         let composed = body::compose(&self.plan, request, &mut answers);
         let mut played = self.played.lock();
@@ -161,7 +176,7 @@ impl Run {
         Ok(Order {
             due,
             label: request.label(),
-            session: request.session,
+            session: request.session.filter(|_| !self.plan.hides_sessions),
             prompt_tokens: u32::try_from(request.prompt_tokens()).unwrap_or(u32::MAX),
             answer: request.answer,
             answer_tokens: request.answer_tokens,
@@ -170,12 +185,16 @@ impl Run {
         })
     }
 
-    /// Sends the request until there is an answer, or no reason to retry.
-    async fn serve(self: Arc<Run>, mut order: Order, _place: OwnedSemaphorePermit) {
+    /// Sends the request until there is an answer, or no reason to retry. Returns when the answer was complete.
+    pub(super) async fn serve(
+        self: Arc<Run>,
+        mut order: Order,
+        _place: OwnedSemaphorePermit,
+    ) -> Option<Instant> {
         let body = std::mem::take(&mut order.body);
         for tries in 1..=self.plan.tries {
             let trouble = match self.ask_in_time(&order, body.clone()).await {
-                Ok(answer) => return self.note(&order, answer, tries),
+                Ok(answer) => return Some(self.note(&order, answer, tries)),
                 Err(trouble) => trouble,
             };
             trouble.refusal.into_iter().for_each(|it| self.played.lock().refusals.add(it));
@@ -183,9 +202,13 @@ impl Run {
             let wait = trouble.refusal.and_then(Refusal::wait).filter(|&it| it <= self.plan.timeout);
             match wait.filter(|_| tries < self.plan.tries) {
                 Some(wait) => self.clock.until(self.clock.now() + wait).await,
-                None => return self.played.lock().lose(&order.label, &trouble),
+                None => {
+                    self.played.lock().lose(&order.label, &trouble);
+                    return None;
+                }
             }
         }
+        None
     }
 
     async fn ask_in_time(&self, order: &Order, body: Bytes) -> Result<Answer, Trouble> {
@@ -225,7 +248,7 @@ impl Run {
         Ok(Answer { listener, done })
     }
 
-    fn note(&self, order: &Order, answer: Answer, tries: u32) {
+    fn note(&self, order: &Order, answer: Answer, tries: u32) -> Instant {
         let Answer { mut listener, done } = answer;
         if let Some(text) = listener.take_text() {
             self.answers.lock().keep(order.answer, text, order.answer_tokens);
@@ -245,6 +268,7 @@ impl Run {
             answer_tokens: usage.map_or(listener.events, |it| it.completion_tokens),
             label: order.label.clone(),
         });
+        done
     }
 }
 

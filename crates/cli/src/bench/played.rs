@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use maitre_sim::report::{AnswerMetrics, LossCause, LostRequest, ReportRow, RequestLabel, Targets};
+use maitre_sim::report::{self, AnswerMetrics, LossCause, LostRequest, ReportRow, RequestLabel, Targets};
+use maitre_sim::sessions::tasks::{self, PlayedSession};
 use serde::Serialize;
 
 use super::refusal::Refusals;
@@ -33,6 +34,8 @@ pub struct Played {
     pub told_cached: u64,
     /// How often a prompt needed an answer that was missing, and got generated text instead.
     pub missing_answers: u64,
+    /// Sessions that are over, if the trace is of sessions.
+    pub sessions: Vec<PlayedSession>,
     /// Refused and failed requests, by reason.
     pub(super) lost: Vec<LostRequest>,
 }
@@ -95,7 +98,21 @@ impl Played {
             rows.extend(by(label, &self.seen, &self.lost, targets));
         }
         rows.iter_mut().for_each(|it| it.speed = self.speed);
-        rows
+        match self.sessions.is_empty() {
+            true => rows,
+            false => rows.into_iter().map(|it| self.add_tasks(it)).collect(),
+        }
+    }
+
+    /// The row of the whole run or of a tenant, with the times of its sessions.
+    fn add_tasks(&self, row: ReportRow) -> ReportRow {
+        match row.tenant.clone() {
+            Some(name) => {
+                tasks::add_tasks(row, self.sessions.iter().filter(|it| report::tenant(it.tenant) == name))
+            }
+            None if row.part.is_none() && row.class.is_none() => tasks::add_tasks(row, self.sessions.iter()),
+            None => row,
+        }
     }
 
     /// Notes that a reader of the numbers needs, one sentence each.

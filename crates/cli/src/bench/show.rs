@@ -51,6 +51,9 @@ pub(super) fn draw(played: &Played, rows: &[ReportRow], targets: &Targets) -> St
     lines.extend(rows.iter().map(|it| cells(it, played)));
     let mut text = align(&lines);
     // Writing to a string cannot fail.
+    for row in rows.iter().filter(|it| it.sessions.is_some()) {
+        let _ = writeln!(text, "{}", tasks(row));
+    }
     let _ = writeln!(
         text,
         "times count from when a request was due, not from when it left; good: first token within {:?}, then at most {:?} a token",
@@ -61,6 +64,25 @@ pub(super) fn draw(played: &Played, rows: &[ReportRow], targets: &Targets) -> St
     }
     for (kind, count) in played.troubles.iter() {
         let _ = writeln!(text, "{} × {kind}; the first: {}", count.count, count.first);
+    }
+    text
+}
+
+/// The times of sessions, in a line.
+fn tasks(row: &ReportRow) -> String {
+    let seconds = |it: Option<f64>| format!("{:.1} s", it.unwrap_or_default());
+    let mut text = format!(
+        "{}: {} tasks, {} lost; task mean {}, p50 {}, p99 {}; {:.2} calls/s",
+        table::name(row),
+        row.sessions.unwrap_or_default(),
+        row.sessions_lost.unwrap_or_default(),
+        seconds(row.task_mean_s),
+        seconds(row.task_p50_s),
+        seconds(row.task_p99_s),
+        row.calls_per_s.unwrap_or_default(),
+    );
+    if let (Some(mean), Some(small)) = (row.slowdown_mean, row.slowdown_small_p99) {
+        let _ = write!(text, "; slowdown {mean:.2}, p99 of the smaller half {small:.2}");
     }
     text
 }

@@ -10,6 +10,7 @@ use maitre_sim::http::fault::{Fault, Injection};
 use maitre_sim::http::{Host, HostConfig};
 use maitre_sim::profile::{INSTANT, Profile, StepModel};
 use maitre_sim::report::Targets;
+use maitre_sim::sessions::SessionTrace;
 use maitre_sim::trace::{Piece, Request, Trace};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
@@ -17,6 +18,7 @@ use tokio::task::JoinSet;
 
 use super::play::{first_model, play, play_until};
 use super::played::Played;
+use super::sessions::{Sessions, play_sessions_until};
 
 use super::{Api, Plan, command, read_address, read_plan};
 
@@ -301,4 +303,101 @@ fn flags_become_the_plan() {
     assert_eq!((plan.speed, plan.limit, plan.span), (2.5, 9, Duration::from_secs(3)));
     assert_eq!((plan.api, plan.plain, plan.concurrency), (Api::Completions, true, 7));
     assert_eq!((plan.timeout, plan.model.as_str(), plan.tries), (Duration::from_secs(5), "", 6));
+}
+
+/// Two sessions of a kind with 128 shared tokens; the second has a sub-agent that its last call waits for.
+const SESSIONS: &str = concat!(
+    r#"{"block_size":64,"tool_tokens":100,"system_tokens":30,"requests":["#,
+    r#"{"t":0,"in":300,"out":5,"runs":[[1,4]],"api_time":1,"think_time":0},"#,
+    r#"{"t":9,"in":420,"out":7,"runs":[[1,3],[9,3]],"api_time":2,"think_time":0.08}]}"#,
+    "\n",
+    r#"{"block_size":64,"tool_tokens":100,"system_tokens":30,"requests":["#,
+    r#"{"t":0,"in":200,"out":5,"runs":[[1,3]],"api_time":1},"#,
+    r#"{"t":1.05,"duration_ms":20,"requests":[{"t":0,"in":64,"out":3,"runs":[[50,1]],"api_time":1,"think_time":0}]},"#,
+    r#"{"t":1.1,"in":260,"out":7,"runs":[[1,4]],"api_time":2,"think_time":9}]}"#,
+);
+
+fn sessions(open: Vec<u32>) -> Sessions {
+    let trace = SessionTrace::read(SESSIONS.as_bytes()).unwrap();
+    let alone = vec![Duration::from_millis(50); 2];
+    Sessions { trace, open, alone }
+}
+
+async fn played_sessions(plan: &Plan, sessions: &Sessions) -> Played {
+    let played = play_sessions_until(plan, sessions, std::future::pending(), |_, _| {});
+    tokio::time::timeout(PATIENCE, played).await.expect("the bench hangs")
+}
+
+#[tokio::test]
+async fn sessions_are_closed_loops() {
+    let (host, sessions) = (host(SLOW).await, sessions(vec![1]));
+    let played = played_sessions(&plan(&host), &sessions).await;
+    assert_eq!((played.seen.len(), played.planned, played.sent), (5, 5, 5), "{played:?}");
+    let lengths: Vec<u32> = played.seen.iter().map(|it| it.prompt_tokens).collect();
+    assert_eq!(lengths, [300, 420, 200, 64, 260], "in the order of one session after the other");
+    // The second call finds the first 192 tokens of the first, the second session those that all share.
+    let cached: Vec<u32> = played.seen.iter().map(|it| it.cached_tokens).collect();
+    assert_eq!(cached, [0, 192, 128, 0, 192]);
+    let ends: Vec<Instant> = played.seen.iter().map(|it| it.at + it.total).collect();
+    let think = played.seen[1].at.since(ends[0]);
+    assert_eq!(think, Duration::from_millis(80), "from the answer on");
+    assert_eq!(played.seen[2].at, ends[1], "the next session begins when one ends");
+    let (agent, last) = (&played.seen[3], &played.seen[4]);
+    assert_eq!(agent.at.since(ends[2]), Duration::from_millis(30), "it began 30 ms after the answer");
+    assert_eq!(last.at.since(ends[3]), Duration::from_millis(50), "and its parent waited for it");
+    let row = &played.rows("x", &Targets::default())[0];
+    assert_eq!((row.sessions, row.sessions_lost), (Some(2), Some(0)));
+    let took = played.sessions.iter().map(|it| it.took.as_secs_f64()).sum::<f64>() / 2.0;
+    assert!((row.task_mean_s.unwrap() - took).abs() < 1e-5);
+    assert!((row.slowdown_mean.unwrap() - took / 0.05).abs() < 1e-3, "{row:?}");
+}
+
+#[tokio::test]
+async fn sessions_run_beside_each_other_and_keep_their_shares() {
+    let (host, mut sessions) = (host(SLOW).await, sessions(vec![1, 1]));
+    sessions.trace.deal(2);
+    sessions.alone.clear();
+    sessions.trace.hasten(2.0);
+    let played = played_sessions(&plan(&host), &sessions).await;
+    assert_eq!(played.seen.iter().filter(|it| it.at < Instant::from_millis(5)).count(), 2, "{played:?}");
+    let rows = played.rows("x", &Targets::default());
+    let tasks: Vec<_> = rows.iter().map(|it| (it.tenant.as_deref(), it.sessions, it.slowdown_mean)).collect();
+    assert_eq!(tasks, [(None, Some(2), None), (Some("2"), Some(1), None), (Some("1"), Some(1), None)]);
+}
+
+#[tokio::test]
+async fn a_session_that_loses_a_call_is_over() {
+    let (host, sessions) = (host(INSTANT).await, sessions(vec![1]));
+    host.handle().inject(Injection::always(Fault::Status { status: 503 }));
+    let played = played_sessions(&plan(&host), &sessions).await;
+    assert_eq!((played.refused, played.planned, played.unfinished()), (2, 2, 0), "{played:?}");
+    let row = &played.rows("x", &Targets::default())[0];
+    assert_eq!((row.sessions, row.sessions_lost), (Some(0), Some(2)));
+}
+
+#[test]
+fn sessions_are_asked_for_by_a_flag() {
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../traces/claude-code-sessions.jsonl.gz");
+    let read = |args: &str| {
+        let args =
+            ["bench", "--url", "http://host", "--trace", file].into_iter().chain(args.split_whitespace());
+        let matches = command().try_get_matches_from(args).map_err(|it| it.to_string())?;
+        let plan = read_plan(&matches, None).unwrap();
+        match super::read_traffic(&matches, &plan, file).map_err(|it| format!("{it:#}"))? {
+            super::Traffic::Sessions(sessions) => Ok((sessions, plan.hides_sessions)),
+            super::Traffic::Open(_) => Err("open".to_owned()),
+        }
+    };
+    let (sessions, hidden) =
+        read("--sessions 3,4 --limit 4 --session-tokens-max 45000 --sessions-hidden").unwrap();
+    assert_eq!((sessions.trace.sessions.len(), sessions.open.as_slice(), hidden), (4, &[3, 4][..], true));
+    assert!(sessions.alone.is_empty());
+    let flags =
+        "--sessions 2 --limit 1 --session-tokens-max 45000 --think-max 5s --profile a100x8-70b --speed";
+    let (slow, fast) = (read(&format!("{flags} 1")).unwrap().0, read(&format!("{flags} 4")).unwrap().0);
+    let ratio = slow.alone[0].as_secs_f64() / fast.alone[0].as_secs_f64();
+    assert!((ratio - 4.0).abs() < 0.01, "time runs four times as fast: {ratio}");
+    assert!(read("").unwrap_err().contains("add --sessions"));
+    assert!(read("--sessions 2 --seconds 5").unwrap_err().contains("--seconds"));
+    assert!(read("--profile a100x8-70b").unwrap_err().contains("--sessions"));
 }

@@ -9,7 +9,8 @@ use maitre_queue::WorkerLimits;
 use super::autoscale::ScaleTotals;
 use super::pulls::ArrivedKv;
 use super::sync::SyncTraffic;
-use crate::report::{self, AnswerMetrics, LossCause, LostRequest, ReportRow, Targets, mean, quantile, round};
+use crate::report::{self, AnswerMetrics, LossCause, LostRequest, ReportRow, Targets, mean, quantile};
+use crate::sessions::tasks::{PlayedSession, add_tasks};
 use crate::trace::Request;
 
 /// One answered request.
@@ -25,22 +26,6 @@ pub struct AnsweredRequest {
     pub arrived: ArrivedKv,
     /// From placement to first token: as the router predicted it, if it did, and as it was.
     pub predicted: Option<(Duration, Duration)>,
-}
-
-/// One session of a run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PlayedSession {
-    /// Its number in the trace.
-    pub number: usize,
-    pub began: Instant,
-    /// From its first call to its last answer, or until it was lost.
-    pub took: Duration,
-    /// How long it takes in an empty fleet.
-    pub alone: Duration,
-    pub calls: usize,
-    pub tenant: u64,
-    /// All its calls were answered.
-    pub is_complete: bool,
 }
 
 /// One worker's totals.
@@ -123,35 +108,7 @@ impl RunOutcome {
             forecast_error_mean_ratio: errors.map(|it| it.1),
             ..ReportRow::of(strategy, &self.metrics(), &self.lost, targets)
         };
-        if self.sessions.is_empty() { row } else { self.add_sessions(row, |_| true) }
-    }
-
-    /// The times of the sessions that `belongs` selects.
-    fn add_sessions(&self, row: ReportRow, belongs: impl Fn(&PlayedSession) -> bool) -> ReportRow {
-        let (complete, lost): (Vec<&PlayedSession>, Vec<&PlayedSession>) =
-            self.sessions.iter().filter(|it| belongs(it)).partition(|it| it.is_complete);
-        let sorted = |mut values: Vec<f64>| {
-            values.sort_unstable_by(f64::total_cmp);
-            values
-        };
-        let slowdown = |it: &PlayedSession| it.took.as_secs_f64() / it.alone.as_secs_f64().max(1e-9);
-        let calls = sorted(complete.iter().map(|it| it.calls as f64).collect());
-        let median = quantile(&calls, 0.5);
-        let times = sorted(complete.iter().map(|it| it.took.as_secs_f64()).collect());
-        let slowdowns: Vec<f64> = complete.iter().map(|it| slowdown(it)).collect();
-        let small = complete.iter().filter(|it| it.calls as f64 <= median).map(|it| slowdown(it));
-        let small = sorted(small.collect());
-        ReportRow {
-            sessions: Some(complete.len() as u64),
-            sessions_lost: Some(lost.len() as u64),
-            task_mean_s: Some(mean(&times)),
-            task_p50_s: Some(quantile(&times, 0.5)),
-            task_p99_s: Some(quantile(&times, 0.99)),
-            slowdown_mean: Some(mean(&slowdowns)),
-            slowdown_small_p99: Some(quantile(&small, 0.99)),
-            calls_per_s: Some(round(row.requests as f64 / row.duration_s.max(1e-9))),
-            ..row
-        }
+        if self.sessions.is_empty() { row } else { add_tasks(row, self.sessions.iter()) }
     }
 
     /// Requests whose first token came after their deadline, or never. Without a deadline it is due after the target, or
@@ -196,7 +153,7 @@ impl RunOutcome {
         let rows = ReportRow::by_tenant(strategy, &self.metrics(), &self.lost, targets);
         let with_sessions = |row: ReportRow| match row.tenant.clone() {
             Some(name) if !self.sessions.is_empty() => {
-                self.add_sessions(row, |it| report::tenant(it.tenant) == name)
+                add_tasks(row, self.sessions.iter().filter(|it| report::tenant(it.tenant) == name))
             }
             _ => row,
         };

@@ -9,8 +9,8 @@ use maitre_dispatch::PromptChain;
 use maitre_index::chunks;
 use maitre_index::prefix::{self, PrefixHash, Root, Unit};
 
-use super::session_loop::SessionPlans;
 use crate::profile::Profile;
+use crate::sessions::closed_loop::SessionPlans;
 use crate::sessions::{SessionTrace, alone};
 use crate::trace::{Request, Trace};
 
@@ -76,6 +76,11 @@ impl<'a> PreparedTrace<'a> {
         let alone = alone::durations(trace, &prepared.chains, &Profile { block_tokens, ..*engine });
         let sessions = Some(SessionPlans { calls: &trace.calls, sessions: &trace.sessions });
         PreparedTrace { sessions, alone, ..prepared }
+    }
+
+    /// For each session, how long it takes in an empty fleet.
+    pub fn alone(&self) -> &[Duration] {
+        &self.alone
     }
 
     /// The same prompts, at other times.

@@ -82,7 +82,7 @@ fn a_session_alone_is_as_fast_as_in_an_empty_fleet() {
     let outcome = lab::play(&config, &prepared, &mut ());
     assert_eq!(outcome.sessions.len(), 2);
     for session in &outcome.sessions {
-        let ratio = session.took.as_secs_f64() / session.alone.as_secs_f64();
+        let ratio = session.took.as_secs_f64() / session.alone.unwrap().as_secs_f64();
         assert!(session.is_complete && (0.97..1.03).contains(&ratio), "{ratio}: {session:?}");
     }
     // The second session begins when the first has ended.
