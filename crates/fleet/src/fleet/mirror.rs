@@ -7,7 +7,8 @@ use std::num::Wrapping;
 
 use maitre_base::{Instant, WorkerId};
 
-use super::{Fitness, Fleet, WorkerSnapshot, fitness};
+use super::snapshots::{Fitness, fitness};
+use super::{Fleet, WorkerSnapshot};
 use crate::barred::Barred;
 use crate::estimate::Estimate;
 use crate::model::{ModelId, Wanted};

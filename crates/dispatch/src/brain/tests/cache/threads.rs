@@ -129,9 +129,7 @@ struct Threads {
 }
 
 impl Threads {
-    fn new(prepares: bool, queue: bool) -> Threads {
-        let settings = BrainSettings { strategy: Name::LeastDelay, ..BrainSettings::default() };
-        let harness = if queue { Harness::with_queue(4, settings) } else { Harness::with(4, settings) };
+    fn new(harness: Harness, prepares: bool) -> Threads {
         let (open, effects) = (Vec::new(), Vec::new());
         Threads { harness, prepares, scratch: Default::default(), open, next: 0, workers: 4, effects }
     }
@@ -227,7 +225,11 @@ proptest! {
         steps in prop::collection::vec(thread_steps(), 1..60),
         queue in any::<bool>(),
     ) {
-        let [prepared, plain] = [true, false].map(|it| Threads::new(it, queue).run(&steps));
+        let harness = || {
+            let settings = BrainSettings { strategy: Name::LeastDelay, ..BrainSettings::default() };
+            if queue { Harness::with_queue(4, settings) } else { Harness::with(4, settings) }
+        };
+        let [prepared, plain] = [true, false].map(|it| Threads::new(harness(), it).run(&steps));
         let differs = prepared.iter().zip(&plain).find(|(one, other)| one != other);
         prop_assert_eq!(differs, None);
     }

@@ -1,0 +1,153 @@
+//! The workers that could take a request, at one instant.
+
+use maitre_base::{AdapterSlot, FreshLoad, Instant, Knee, KvRoom, Tokens, WorkerId};
+
+use super::{Fleet, WorkerSnapshot};
+use crate::barred::Barred;
+use crate::health::HealthState;
+use crate::model::Wanted;
+use crate::rates::Rates;
+use crate::worker::Worker;
+
+impl Fleet {
+    /// Fills `snapshots` with the workers that may take a request now, in order of number, without those
+    /// that are barred.
+    ///
+    /// Fit workers come first. Suspects join when less than half of the workers are fit: the fault may be
+    /// this router's, and the few left would be overloaded. Workers known to refuse join only when there is
+    /// no other.
+    pub fn snapshots(
+        &self,
+        now: Instant,
+        wanted: Wanted,
+        barred: Barred<'_>,
+        snapshots: &mut Vec<WorkerSnapshot>,
+    ) {
+        if self.fit_snapshots(now, wanted, barred, snapshots) {
+            return;
+        }
+        if self.collect((now, wanted, barred), Fitness::Doubtful, snapshots).0 == 0 {
+            self.collect((now, wanted, barred), Fitness::Last, snapshots);
+        }
+    }
+
+    /// Fills `snapshots` with the fit workers. Returns whether they are enough.
+    pub(super) fn fit_snapshots(
+        &self,
+        now: Instant,
+        wanted: Wanted,
+        barred: Barred<'_>,
+        snapshots: &mut Vec<WorkerSnapshot>,
+    ) -> bool {
+        let (fit, open) = self.collect((now, wanted, barred), Fitness::Fit, snapshots);
+        fit * 2 >= open
+    }
+
+    /// Fills `snapshots` with the workers that are not worse. Returns how many those are, and of how many. One pass over the
+    /// workers instead of one per question: fetching a thousand of them from memory twice was a fifth of a decision.
+    fn collect(
+        &self,
+        (now, wanted, barred): (Instant, Wanted, Barred<'_>),
+        worst: Fitness,
+        snapshots: &mut Vec<WorkerSnapshot>,
+    ) -> (usize, usize) {
+        let is_open = |it: &&Worker| !it.draining && it.serves(wanted) && !barred.bars(it.id);
+        let mut open = 0;
+        snapshots.clear();
+        for it in self.workers().filter(is_open) {
+            open += 1;
+            if fitness(it).is_some_and(|it| it <= worst) {
+                snapshots.push(self.snapshot(now, wanted, it));
+            }
+        }
+        (snapshots.len(), open)
+    }
+
+    /// Whether any worker that is not barred may take such a request, now or once it has room.
+    pub fn anyone_takes(&self, wanted: Wanted, barred: Barred<'_>) -> bool {
+        self.workers().any(|it| it.is_fit() && it.serves(wanted) && !barred.bars(it.id))
+    }
+
+    /// Whether any worker that is not barred may ever take such a request: it may be unhealthy now.
+    pub fn anyone_may_take(&self, wanted: Wanted, barred: Barred<'_>) -> bool {
+        self.workers().any(|it| !it.draining && it.serves(wanted) && !barred.bars(it.id))
+    }
+
+    /// The snapshot of one worker, whatever it serves; none if it may not take requests.
+    pub fn snapshot_of(&self, now: Instant, worker: WorkerId) -> Option<WorkerSnapshot> {
+        let worker = self.worker(worker).filter(|it| !it.draining && fitness(it).is_some())?;
+        Some(self.snapshot(now, Wanted::Anything, worker))
+    }
+
+    /// The rates of all workers together.
+    pub fn rates(&self) -> &Rates {
+        &self.rates
+    }
+
+    /// Mean tokens to prefill per request, lately.
+    pub fn mean_prefill(&self) -> f64 {
+        self.knee_estimator.mean_prefill()
+    }
+
+    /// The knee of the fleet as a whole.
+    pub fn knee(&self) -> Knee {
+        self.knee
+    }
+
+    pub(super) fn snapshot(&self, now: Instant, wanted: Wanted, worker: &Worker) -> WorkerSnapshot {
+        let adapter = match wanted {
+            Wanted::Model(model) if self.is_adapter(model) => worker.adapters.slot(model),
+            _ => AdapterSlot::Ready,
+        };
+        let backlog = worker.promised_by_all();
+        let promised = backlog.work;
+        let capacity = worker.capacity();
+        WorkerSnapshot {
+            worker: worker.id,
+            key: worker.key,
+            promised,
+            ours: (worker.promised.work.requests, worker.promised.work.prefill),
+            requests: promised.requests.saturating_add(worker.foreign(now)),
+            share: worker.health.share(now, &self.settings) * worker.weight,
+            knee: worker.knee,
+            prefill: worker.rates.prefill,
+            decode: worker.rates.decode,
+            faded: match promised.requests {
+                0 => worker.rates.faded(now, &self.rates),
+                _ => None,
+            },
+            wait_seconds: backlog.wait_seconds(now, worker.rates.prefill.slope)
+                + worker.silence(now).as_secs_f64(),
+            room: capacity
+                .map(|capacity| KvRoom { capacity, pinned: worker.pinned(now, capacity, &promised) }),
+            idle: now.since(worker.began),
+            used: capacity.map_or(Tokens::ZERO, |it| worker.used(now, it, &promised)),
+            reported: worker.fresh(now).map_or_else(FreshLoad::default, |it| FreshLoad {
+                waiting: it.waiting,
+                kv_usage: it.kv_usage,
+            }),
+            adapter,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Fitness {
+    Fit,
+    Doubtful,
+    Last,
+}
+
+pub(super) fn fitness(worker: &Worker) -> Option<Fitness> {
+    match worker.health.state() {
+        HealthState::Ready | HealthState::Warming { proven: true, .. } => Some(Fitness::Fit),
+        HealthState::Warming { proven: false, .. } if worker.promised_by_all().work.requests == 0 => {
+            Some(Fitness::Fit)
+        }
+        HealthState::Warming { proven: false, .. } | HealthState::Suspect { refused: false } => {
+            Some(Fitness::Doubtful)
+        }
+        HealthState::Suspect { refused: true } => Some(Fitness::Last),
+        HealthState::Probing | HealthState::Ejected { .. } => None,
+    }
+}
