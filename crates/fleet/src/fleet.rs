@@ -32,7 +32,7 @@ mod pulls;
 mod roles;
 mod snapshots;
 
-use mirror::{Change, ChangeLog};
+use mirror::{ChangeLog, FleetChange};
 pub use peers::ABSENT_WORKERS_MAX;
 
 /// A model name that the fleet has seen.
@@ -180,7 +180,7 @@ impl Fleet {
     }
 
     fn worker_mut(&mut self, id: WorkerId) -> Option<&mut Worker> {
-        self.log.note(Change::Worker(id));
+        self.log.note(FleetChange::Worker(id));
         self.workers.get_mut(id.index())?.as_mut()
     }
 
@@ -301,7 +301,7 @@ impl Fleet {
     }
 
     pub fn estimate_mut(&mut self, model: ModelId) -> Option<&mut Estimate> {
-        self.log.note(Change::Estimate(model));
+        self.log.note(FleetChange::Estimate(model));
         self.models.get_mut(model.0 as usize).map(|it| &mut it.estimate)
     }
 

@@ -7,13 +7,13 @@
 //! Left out: strategies other than `least-delay`, fleets where KV cache moves between workers, programs, and requests while
 //! others wait for a worker. Their choices depend on more than the workers.
 
-use maitre_base::{Instant, Tokens, WorkerId};
-use maitre_fleet::fleet::mirror::{Change, FleetMirror, Moment};
+use maitre_base::{Instant, WorkerId};
+use maitre_fleet::fleet::mirror::{FleetChange, FleetMirror};
 use maitre_fleet::pulls::PullWatch;
 use maitre_fleet::{Barred, Fleet, Wanted};
 use maitre_policy::{Ask, Name, least_delay};
 
-use super::survey::{Beliefs, Survey};
+use super::survey::{Beliefs, PreparedFor, Survey};
 use super::{Query, World};
 use crate::cache::{Cache, CacheQuery, Found, WorkerCaches};
 use crate::event::Arrival;
@@ -84,24 +84,6 @@ impl Mirror {
     }
 }
 
-/// The request that a survey was prepared for, and the workers as of when.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct PreparedFor {
-    now: Instant,
-    wanted: Wanted,
-    /// Tokens to prefill and to decode: all that prices depend on.
-    work: (Tokens, Tokens),
-    moment: Moment,
-}
-
-impl PreparedFor {
-    fn is_for(&self, now: Instant, query: &Query<'_>) -> bool {
-        let is_usual = query.barred == Barred::default() && query.reservation.is_none();
-        let work = (query.ask.prefill, query.ask.decode);
-        is_usual && (self.now, self.wanted, self.work) == (now, query.wanted, work)
-    }
-}
-
 impl Survey {
     /// Shows all workers of the snapshots, with their prices.
     fn price_all(&mut self, query: &Query<'_>, beliefs: Beliefs<'_>) {
@@ -125,7 +107,7 @@ impl Survey {
         let mut last = None;
         for change in changes {
             if last.replace(change) != Some(change)
-                && let Change::Worker(worker) = change
+                && let FleetChange::Worker(worker) = change
                 && !self.look_again(world, query, worker)
             {
                 return false;

@@ -4,13 +4,13 @@
 use std::time::Duration;
 
 use maitre_base::{Instant, Promise, PromisedWork, Tokens, WorkerId};
-use maitre_fleet::WorkerSnapshot;
+use maitre_fleet::fleet::mirror::Moment;
+use maitre_fleet::{Barred, Wanted, WorkerSnapshot};
 use maitre_index::feed::Trust;
 use maitre_index::prefix::Unit;
 use maitre_policy::{Ask, Candidate, Fetch};
 
 use super::in_use::{InUse, Used};
-use super::prepared::PreparedFor;
 use super::pull::PullSurvey;
 use super::sent::LastSent;
 use super::{Admission, Query, World, pace};
@@ -54,6 +54,24 @@ pub(crate) struct Beliefs<'a> {
     pub(crate) caches: &'a WorkerCaches,
     pub(crate) reservations: &'a Reservations,
     pub(crate) in_use: Option<&'a InUse>,
+}
+
+/// The request that a survey was prepared for, and the workers as of when.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PreparedFor {
+    pub(super) now: Instant,
+    pub(super) wanted: Wanted,
+    /// Tokens to prefill and to decode: all that prices depend on.
+    pub(super) work: (Tokens, Tokens),
+    pub(super) moment: Moment,
+}
+
+impl PreparedFor {
+    pub(super) fn is_for(&self, now: Instant, query: &Query<'_>) -> bool {
+        let is_usual = query.barred == Barred::default() && query.reservation.is_none();
+        let work = (query.ask.prefill, query.ask.decode);
+        is_usual && (self.now, self.wanted, self.work) == (now, query.wanted, work)
+    }
 }
 
 #[derive(Clone, Debug, Default)]

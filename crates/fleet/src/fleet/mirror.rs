@@ -19,7 +19,7 @@ const CHANGES_KEPT: usize = 64;
 
 /// Something that a copy must follow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Change {
+pub enum FleetChange {
     /// A worker's state or numbers.
     Worker(WorkerId),
     /// What is known of the sizes of a model's requests.
@@ -40,17 +40,17 @@ pub struct Moment {
 pub(super) struct ChangeLog {
     moment: Moment,
     /// By number, modulo its length.
-    recent: [Change; CHANGES_KEPT],
+    recent: [FleetChange; CHANGES_KEPT],
 }
 
 impl Default for ChangeLog {
     fn default() -> ChangeLog {
-        ChangeLog { moment: Moment::default(), recent: [Change::Worker(WorkerId(0)); CHANGES_KEPT] }
+        ChangeLog { moment: Moment::default(), recent: [FleetChange::Worker(WorkerId(0)); CHANGES_KEPT] }
     }
 }
 
 impl ChangeLog {
-    pub(super) fn note(&mut self, change: Change) {
+    pub(super) fn note(&mut self, change: FleetChange) {
         self.recent[self.moment.changes.0 as usize % CHANGES_KEPT] = change;
         self.moment.changes += 1;
     }
@@ -71,7 +71,7 @@ impl Fleet {
     }
 
     /// What has changed since then, some of it several times; none if that is more than the list can say.
-    pub fn changes_since(&self, then: Moment) -> Option<impl Iterator<Item = Change>> {
+    pub fn changes_since(&self, then: Moment) -> Option<impl Iterator<Item = FleetChange>> {
         let Moment { changes, upheavals } = self.log.moment;
         let missed = (changes - then.changes).0;
         let is_listed = upheavals == then.upheavals && missed <= CHANGES_KEPT as u64;
@@ -111,8 +111,11 @@ impl FleetMirror {
         match fleet.changes_since(then) {
             Some(changes) => self.apply(fleet, changes),
             None => {
-                self.apply(fleet, fleet.workers().map(|it| Change::Worker(it.id)));
-                self.apply(fleet, (0..fleet.models.len()).map(|it| Change::Estimate(ModelId(it as u32))));
+                self.apply(fleet, fleet.workers().map(|it| FleetChange::Worker(it.id)));
+                self.apply(
+                    fleet,
+                    (0..fleet.models.len()).map(|it| FleetChange::Estimate(ModelId(it as u32))),
+                );
             }
         }
         if fleet.moment() != then {
@@ -122,7 +125,7 @@ impl FleetMirror {
         }
     }
 
-    fn apply(&mut self, fleet: &Fleet, changes: impl Iterator<Item = Change>) {
+    fn apply(&mut self, fleet: &Fleet, changes: impl Iterator<Item = FleetChange>) {
         let mut last = None;
         for change in changes {
             // A first token changes several numbers of one worker.
@@ -130,13 +133,13 @@ impl FleetMirror {
                 continue;
             }
             match change {
-                Change::Worker(id) => {
+                FleetChange::Worker(id) => {
                     let own = self.fleet.workers.get_mut(id.index()).and_then(Option::as_mut);
                     if let (Some(own), Some(worker)) = (own, fleet.worker(id)) {
                         own.follow(worker);
                     }
                 }
-                Change::Estimate(model) => {
+                FleetChange::Estimate(model) => {
                     if let Some(own) = self.fleet.models.get_mut(model.0 as usize) {
                         own.estimate = fleet.estimate(Some(model));
                     }

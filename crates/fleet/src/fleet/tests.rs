@@ -1,6 +1,7 @@
 //! Which workers are fit, which models they serve, and the bound on ejection.
 
 use super::*;
+use crate::barred::Barred;
 use proptest::prelude::{Just, Strategy, any, prop, prop_assert, prop_oneof, proptest};
 
 fn ready(count: usize) -> Fleet {
