@@ -2,8 +2,7 @@
 //!
 //! Takes whole events only, and only such as the client of a chat would get.
 
-use crate::continuation::chunk::{self, StreamChunk, StreamEvent};
-use crate::continuation::stream::event_end;
+use crate::continuation::chunk::{self, StreamChunk, StreamEvent, event_end};
 use crate::failure::{self, Failure};
 use crate::json::Raw;
 use crate::route::Route;

@@ -2,6 +2,8 @@
 
 use std::ops::ControlFlow;
 
+use memchr::memchr;
+
 use crate::continuation::obstacle::Obstacle;
 use crate::json::{Cursor, Raw, Shape};
 use crate::sse;
@@ -57,6 +59,20 @@ struct Choice<'a> {
     prompt_ids: Option<Raw<'a>>,
     finish_reason: Option<Raw<'a>>,
     stop_reason: Option<Raw<'a>>,
+}
+
+/// Where the event ends that contains `from`, with its blank line.
+pub(super) fn event_end(text: &[u8], from: usize) -> Option<usize> {
+    let mut at = from;
+    while let Some(feed) = memchr(b'\n', text.get(at..)?) {
+        at += feed + 1;
+        match &text[at..] {
+            [b'\n', ..] => return Some(at + 1),
+            [b'\r', b'\n', ..] => return Some(at + 2),
+            _ => {}
+        }
+    }
+    None
 }
 
 /// Reads one event, with or without the blank line that ends it. Fills the chunk, if it is one.

@@ -6,10 +6,8 @@
 //!
 //! An event costs one walk over its JSON, or a comparison with the one before it (`pattern`), and one copy.
 
-use memchr::memchr;
-
 use crate::continuation::as_messages::MessagesWriter;
-use crate::continuation::chunk::{self, StreamChunk, StreamEvent};
+use crate::continuation::chunk::{self, StreamChunk, StreamEvent, event_end};
 use crate::continuation::id_list::{ID_BYTES_MAX, count_of};
 use crate::continuation::obstacle::Obstacle;
 use crate::continuation::pattern::{EventPattern, OrdinaryEvent};
@@ -524,18 +522,4 @@ impl ContinuableStream {
             _ => self.transcript.request(&self.terms, kind, body),
         }
     }
-}
-
-/// Where the event ends that contains `from`, with its blank line.
-pub(super) fn event_end(text: &[u8], from: usize) -> Option<usize> {
-    let mut at = from;
-    while let Some(feed) = memchr(b'\n', text.get(at..)?) {
-        at += feed + 1;
-        match &text[at..] {
-            [b'\n', ..] => return Some(at + 1),
-            [b'\r', b'\n', ..] => return Some(at + 2),
-            _ => {}
-        }
-    }
-    None
 }
