@@ -1,14 +1,14 @@
 //! Streams that outlive their worker: another worker goes on where the first one stopped.
 //!
 //! The router asks the engine for the token ids of a stream and keeps them. If the worker fails in the middle, another
-//! one gets the ids of the prompt and of what was delivered as its prompt, and its stream is dressed as the rest of the
+//! one gets the ids of the prompt and of what was delivered as its prompt, and its stream is passed on as the rest of the
 //! first one: same id, time and model, no second role, usage in one sum. Greedy answers go on token for token (measured
 //! with vLLM 0.32); sampled ones go on with a new sample, because engines do not tell the state of their dice.
 //!
 //! The ids are the way because text is not: tokenized again it gives other tokens than were generated. `StreamTerms` says which
 //! requests can be continued; `ContinuableStream` follows the stream.
 //!
-//! Streams of `/v1/messages` carry no ids. vLLM's are chats in other clothes, so the router asks for the chat and dresses it
+//! Streams of `/v1/messages` carry no ids. vLLM makes them from chats, so the router asks for the chat and converts its events
 //! itself (`as_chat`, `as_messages`).
 //!
 //! Left out: `/v1/responses`, whose streams carry no ids in any engine.

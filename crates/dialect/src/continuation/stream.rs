@@ -141,16 +141,16 @@ impl ContinuableStream {
         }
         let mut events = Vec::new();
         let flow = self.feed_events(chunk, &mut events);
-        out.extend_from_slice(self.dressed(String::from_utf8_lossy(&events).into_owned()).as_bytes());
+        out.extend_from_slice(self.converted(String::from_utf8_lossy(&events).into_owned()).as_bytes());
         flow
     }
 
     /// Events as the client gets them.
-    fn dressed(&mut self, events: String) -> String {
+    fn converted(&mut self, events: String) -> String {
         let Some(messages) = &mut self.messages else { return events };
-        let mut dressed = String::new();
-        messages.write(&events, &mut dressed);
-        dressed
+        let mut converted = String::new();
+        messages.write(&events, &mut converted);
+        converted
     }
 
     fn feed_events(&mut self, chunk: &[u8], out: &mut Vec<u8>) -> Flow {
@@ -500,7 +500,7 @@ impl ContinuableStream {
         if self.transcript.is_finished || self.transcript.tokens_left(&self.terms) == Some(0) {
             let text = self.stop.as_mut().map(StopMatcher::rest).unwrap_or_default();
             let ending = self.transcript.ending(&self.terms, &text);
-            return Break::Ending(self.dressed(ending));
+            return Break::Ending(self.converted(ending));
         }
         if !self.has_passed {
             self.transcript = Transcript::default();
