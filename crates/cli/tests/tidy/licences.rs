@@ -89,7 +89,8 @@ fn packages() -> Vec<Value> {
     let mut command = Command::new(cargo);
     command.args(["metadata", "--locked", "--offline", "--format-version", "1"]).current_dir(root());
     let done = command.output().unwrap();
-    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    let why = String::from_utf8_lossy(&done.stderr);
+    assert!(done.status.success(), "{why}\nrun `cargo fetch --locked` first, as scripts/test does");
     let metadata: Value = serde_json::from_slice(&done.stdout).unwrap();
     let nodes = metadata["resolve"]["nodes"].as_array().unwrap();
     let bench = |id: &Value| id.as_str().is_some_and(|it| it.contains("bench/index"));
