@@ -8,6 +8,7 @@
 //! A trace is an open loop: arrivals do not depend on the engines' speed. A conversation therefore continues after an
 //! answer's nominal duration, not after the actual answer. No clock, no files.
 
+mod coding;
 mod dice;
 mod groups;
 mod key;
@@ -42,8 +43,16 @@ pub struct Workload {
 }
 
 /// All workloads. Lines are parsed with this table; help and `docs/replay.md` are generated from it.
-pub static WORKLOADS: [Workload; 7] =
-    [groups::GROUPS, session::CHAT, rag::RAG, session::AGENTS, single::HOT, single::NO_REUSE, single::BURSTS];
+pub static WORKLOADS: [Workload; 8] = [
+    groups::GROUPS,
+    session::CHAT,
+    rag::RAG,
+    session::AGENTS,
+    coding::CODING,
+    single::HOT,
+    single::NO_REUSE,
+    single::BURSTS,
+];
 
 /// Maximum requests of a line: half of a trace's limit, because the random number may exceed its mean.
 const REQUESTS_MEAN_MAX: f64 = (REQUESTS_MAX / 2) as f64;

@@ -41,22 +41,24 @@ fn sessions(trace: &Trace) -> HashMap<u64, Vec<&Request>> {
 }
 
 /// Short forms of all workloads.
-const LINES: [&str; 7] = [
+const LINES: [&str; 8] = [
     "groups:seconds=5",
     "chat:seconds=30",
     "rag:seconds=5",
     "agents:seconds=30",
+    "coding:rate=1,seconds=30",
     "hot:seconds=5",
     "noreuse:seconds=5",
     "bursts:seconds=5,every=2",
 ];
 
 /// Digests of the traces of each line with seed 7.
-const MADE: [&str; 7] = [
+const MADE: [&str; 8] = [
     "66181ec9dc70034b",
     "4155b96cc63ed46a",
     "e6afbda5deaa86e6",
     "f99c4725517895c1",
+    "6ef2b1d9c9e18a6a",
     "71bfb2bb4ee8405f",
     "360e4cfff3ffd92b",
     "bbb26dd278bf152c",
@@ -183,7 +185,7 @@ fn valid_lines_round_trip() {
 #[test]
 fn an_invalid_line_says_what_is_expected() {
     for (line, expected) in [
-        ("", "no workload is called \"\"; there are groups, chat, rag, agents, hot, noreuse, bursts"),
+        ("", "no workload is called \"\"; there are groups, chat, rag, agents, coding, hot, noreuse, bursts"),
         ("crowd:qps=1", "no workload is called \"crowd\"; there are groups, chat"),
         ("hot:speed=1", "hot has no key \"speed\"; it has shared, own, out, qps, seconds"),
         ("hot:qps", "\"qps\" is not of the form key=value"),
@@ -316,6 +318,23 @@ fn a_turn_repeats_all_before_it() {
 }
 
 #[test]
+fn a_coding_session_repeats_all_before_it_up_to_the_longest_context() {
+    let trace = trace("coding:rate=0.005,seconds=100000");
+    let sessions = sessions(&trace);
+    for calls in sessions.values() {
+        for pair in calls.windows(2) {
+            let answer = Piece { text: pair[0].answer, tokens: pair[0].answer_tokens };
+            assert!(pair[1].prompt.starts_with(&[&pair[0].prompt[..], &[answer]].concat()));
+        }
+        assert!(calls.iter().all(|it| it.prompt_tokens() <= 300_000));
+        assert!(calls.len() <= 330);
+    }
+    // As in the recording, to within what 500 draws allow.
+    let first = mean(sessions.values().map(|it| it[0].prompt_tokens() as f64));
+    assert!((62_000.0..76_000.0).contains(&first), "{first}");
+}
+
+#[test]
 fn a_chat_takes_its_time() {
     let trace = trace("chat:seconds=5000");
     let waits: Vec<f64> = sessions(&trace)
@@ -361,6 +380,8 @@ fn reuse_is_what_the_shape_promises() {
         ("noreuse", 0.0, 0.0),
         ("hot:shared=0", 0.0, 0.0),
         ("agents", 0.75, 0.95),
+        // The recording itself: 0.96.
+        ("coding:rate=0.005", 0.93, 0.98),
         ("chat", 0.75, 0.95),
         ("rag", 0.3, 0.7),
     ] {
