@@ -233,7 +233,7 @@ impl Brain {
         scratch.survey.forget_prepared();
         if scratch.prepares {
             let Parts { fleet, cache, settings, .. } = &self.parts;
-            let mirror = scratch.mirror.get_or_insert_with(|| Box::new(Mirror::new(fleet)));
+            let mirror = scratch.mirror.get_or_insert_with(|| Box::new(Mirror::new(fleet, cache)));
             mirror.follow(fleet, cache, settings.strategy);
         }
     }

@@ -225,6 +225,7 @@ impl Programs {
 
     pub(crate) fn retune(&mut self, settings: ProgramSettings) {
         self.settings = settings;
+        self.is_changed = true;
     }
 
     /// The program of this call; none while programs are off, or without a name and a prompt.

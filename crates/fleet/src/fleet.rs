@@ -189,23 +189,27 @@ impl Fleet {
     pub fn learn_models(&mut self, worker: WorkerId, cards: &[Card<'_>]) {
         // A worker runs one model; every card without a parent is a name of it. The name seen first stands
         // for all, in whatever order workers list them.
-        self.log.upheaval();
         let first = cards.iter().filter(|it| it.parent.is_none()).filter_map(|it| self.intern(it.name)).min();
         let first = first.map(|it| self.base(it));
         let mut models = Vec::with_capacity(cards.len());
+        // Every worker is asked every few seconds, and mostly answers as before.
+        let mut is_new = false;
         for card in cards {
             let Some(model) = self.intern(card.name) else { continue };
             let parent = card.parent.and_then(|it| self.intern(it));
-            let known = &mut self.models[model.0 as usize];
-            known.is_adapter = parent.is_some();
-            known.is_expected = true;
             // The parent that an adapter names need not be a served name.
-            known.base = first.or(parent).unwrap_or(model);
+            let base = first.or(parent).unwrap_or(model);
+            let known = &mut self.models[model.0 as usize];
+            is_new |= (known.is_adapter, known.is_expected, known.base) != (parent.is_some(), true, base);
+            (known.is_adapter, known.is_expected, known.base) = (parent.is_some(), true, base);
             models.push(model);
         }
-        let models = self.share(models);
+        let models = Models::Known(self.share(models));
+        if is_new || self.worker(worker).is_none_or(|it| it.models != models) {
+            self.log.upheaval();
+        }
         if let Some(worker) = self.worker_mut(worker) {
-            worker.models = Models::Known(models);
+            worker.models = models;
         }
     }
 
@@ -349,6 +353,8 @@ impl Fleet {
     }
 
     pub fn drain(&mut self, worker: WorkerId, draining: bool) {
+        // It changes how many workers there are, and so whether suspects are needed.
+        self.log.upheaval();
         if let Some(it) = self.worker_mut(worker) {
             it.draining = draining;
         }

@@ -191,7 +191,7 @@ impl Holders {
         let (mut first, mut rest) = (Holders::Nobody, Holders::Nobody);
         for share in self.shares() {
             let cut = |mask: Mask| mask & low(blocks);
-            let left = WorkerMasks {
+            let mut left = WorkerMasks {
                 gpu: cut(share.gpu),
                 lower: cut(share.lower),
                 predicted: cut(share.predicted),
@@ -199,7 +199,7 @@ impl Holders {
                 ..*share
             };
             // A run is never split at its end, so the shift is smaller than the width.
-            let right = WorkerMasks {
+            let mut right = WorkerMasks {
                 gpu: share.gpu >> blocks,
                 lower: share.lower >> blocks,
                 predicted: share.predicted >> blocks,
@@ -209,6 +209,9 @@ impl Holders {
                 },
                 ..*share
             };
+            // A part in which nothing is leaving says so, or blocks that it gets later would be leaving at once.
+            left.stay(0);
+            right.stay(0);
             first.update(share.slot, low(blocks), |it| *it = left);
             rest.update(share.slot, low(rest_blocks), |it| *it = right);
         }

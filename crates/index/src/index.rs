@@ -216,6 +216,10 @@ impl Index {
             if writer.worker.source == CacheSource::Reported {
                 left = writer.fade(now, left);
             }
+            // The next worker is the first one next time.
+            if left == 0 {
+                return;
+            }
         }
     }
 

@@ -421,8 +421,8 @@ impl PrefixTable {
             change(share);
             if share.predicted == 0 {
                 share.belief = NONE;
-                share.stay(0);
             }
+            share.stay(0);
             (before, *share)
         });
         self.heap += run.holders.heap_bytes();

@@ -230,8 +230,6 @@ impl Strategy {
         }
     }
 
-    /// Picks a worker; none only without candidates. Candidates are in order of worker number, each with a
-    /// share above zero.
     /// As `pick`, with the prices of all candidates by `least_delay::price`. They are swapped with those of the last pick.
     pub fn pick_priced(
         &mut self,
@@ -247,6 +245,8 @@ impl Strategy {
         least_delay::pick_priced(ask, candidates, &self.prices, rng)
     }
 
+    /// Picks a worker; none only without candidates. Candidates are in order of worker number, each with a
+    /// share above zero.
     pub fn pick(&mut self, ask: &Ask, candidates: &[Candidate], rng: &mut Rng) -> Option<Pick> {
         debug_assert!(candidates.is_sorted_by_key(|it| it.worker), "candidates come in order");
         self.prices.clear();

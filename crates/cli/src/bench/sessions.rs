@@ -58,6 +58,9 @@ struct ClosedLoop<'a> {
     sessions: &'a Sessions,
     state: SessionLoop<'a>,
     steps: JoinSet<CallStep>,
+    /// Sessions that are not over, and calls without an answer.
+    open: usize,
+    in_flight: usize,
     places: Arc<Semaphore>,
 }
 
@@ -68,7 +71,7 @@ impl<'a> ClosedLoop<'a> {
         let place = |session: usize| sessions.place(session);
         let state = SessionLoop::new(plans, place, sessions.open.len());
         let places = Arc::new(Semaphore::new(run.plan.concurrency));
-        ClosedLoop { run, sessions, state, steps: JoinSet::new(), places }
+        ClosedLoop { run, sessions, state, steps: JoinSet::new(), open: 0, in_flight: 0, places }
     }
 
     async fn play(&mut self) {
@@ -76,19 +79,32 @@ impl<'a> ClosedLoop<'a> {
         for (tenant, &count) in self.sessions.open.iter().enumerate() {
             (0..count).for_each(|_| self.start(now, tenant));
         }
-        while let Some(step) = self.steps.join_next().await {
+        // Then only calls of lost sessions are left, which may be due in a day.
+        while (self.open > 0 || self.in_flight > 0)
+            && let Some(step) = self.steps.join_next().await
+        {
             match step {
                 Ok(CallStep::Due { call, due }) => self.send(call, due),
-                Ok(CallStep::Answered { call, done }) => self.answered(call, done),
-                Ok(CallStep::Lost { call }) => self.lost(call),
-                // A task that was cut off belongs to a run that is.
-                Err(_) => return,
+                Ok(CallStep::Answered { call, done }) => {
+                    self.in_flight -= 1;
+                    self.answered(call, done);
+                }
+                Ok(CallStep::Lost { call }) => {
+                    self.in_flight -= 1;
+                    self.lost(call);
+                }
+                Err(error) => match error.try_into_panic() {
+                    Ok(panic) => std::panic::resume_unwind(panic),
+                    // A task that was cut off belongs to a run that is.
+                    Err(_) => return,
+                },
             }
         }
     }
 
     fn start(&mut self, now: Instant, tenant: usize) {
         if let Some(call) = self.state.start(now, tenant) {
+            self.open += 1;
             self.wait(call, now);
         }
     }
@@ -115,6 +131,7 @@ impl<'a> ClosedLoop<'a> {
             }
         };
         let (run, places) = (self.run.clone(), self.places.clone());
+        self.in_flight += 1;
         self.steps.spawn(async move {
             let Some(place) = run.take_place(&places).await else { return CallStep::Lost { call } };
             match run.serve(order, place).await {
@@ -152,6 +169,7 @@ impl<'a> ClosedLoop<'a> {
             tenant: self.sessions.trace.trace.requests[calls.start].tenant,
             is_complete,
         });
+        self.open -= 1;
         self.start(now, self.sessions.place(ended.number));
     }
 }

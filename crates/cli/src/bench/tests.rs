@@ -375,6 +375,23 @@ async fn a_session_that_loses_a_call_is_over() {
     assert_eq!((row.sessions, row.sessions_lost), (Some(0), Some(2)));
 }
 
+#[tokio::test]
+async fn the_waits_of_a_lost_session_do_not_keep_the_run() {
+    // The sub-agent's call is too long for the engine, and its parent's next one is due in a day.
+    let trace = concat!(
+        r#"{"block_size":64,"tool_tokens":100,"system_tokens":30,"requests":["#,
+        r#"{"t":0,"in":200,"out":5,"runs":[[1,3]],"api_time":1},"#,
+        r#"{"t":1.05,"requests":[{"t":0,"in":1280,"out":3,"runs":[[50,20]],"api_time":1,"think_time":0}]},"#,
+        r#"{"t":1.1,"in":260,"out":7,"runs":[[1,4]],"api_time":2,"think_time":86400}]}"#,
+    );
+    let host = host(Profile { context_tokens_max: 1_000, ..INSTANT }).await;
+    let trace = SessionTrace::read(trace.as_bytes()).unwrap();
+    let sessions = Sessions { trace, open: vec![1], alone: Vec::new() };
+    let played = played_sessions(&plan(&host), &sessions).await;
+    let row = &played.rows("x", &Targets::default())[0];
+    assert_eq!((row.sessions, row.sessions_lost), (Some(0), Some(1)), "{played:?}");
+}
+
 #[test]
 fn sessions_are_asked_for_by_a_flag() {
     let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../traces/claude-code-sessions.jsonl.gz");

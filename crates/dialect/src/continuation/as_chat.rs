@@ -73,8 +73,10 @@ impl<'a> MessagesFields<'a> {
             }
             "stop_sequences" => {
                 self.stop = Some(value);
-                None
+                (is_given && value.shape() != Shape::Array).then_some(Obstacle::Engine)
             }
+            // A chat may do without.
+            "model" if !is_given || value.shape() != Shape::String => Some(Obstacle::Engine),
             "model" => self.keep("model", value),
             "temperature" => self.keep("temperature", value),
             "top_p" => self.keep("top_p", value),
@@ -99,6 +101,9 @@ impl<'a> MessagesFields<'a> {
     }
 
     fn chat(&self, length: usize) -> Result<Vec<u8>, Obstacle> {
+        if !self.same.iter().any(|it| it.0 == "model") {
+            return Err(Obstacle::Engine);
+        }
         let limit = self.max_tokens.filter(|it| it.text.parse::<u64>().is_ok()).ok_or(Obstacle::Engine)?;
         let mut chat = String::with_capacity(length + 256);
         chat.push('{');
@@ -198,7 +203,11 @@ fn texts(blocks: Raw<'_>) -> Result<Vec<Raw<'_>>, Obstacle> {
         },
         |_, block| {
             obstacle = match block.kind.and_then(Raw::quoted) {
-                Some("text") => None,
+                Some("text")
+                    if block.text.is_none_or(|it| matches!(it.shape(), Shape::String | Shape::Null)) =>
+                {
+                    None
+                }
                 Some("image" | "document") => Some(Obstacle::Media),
                 Some("thinking" | "redacted_thinking") => Some(Obstacle::Reasoning),
                 Some("tool_use" | "tool_result" | "tool_reference") => Some(Obstacle::Tools),

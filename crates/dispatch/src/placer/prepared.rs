@@ -7,6 +7,8 @@
 //! Left out: strategies other than `least-delay`, fleets where KV cache moves between workers, programs, and requests while
 //! others wait for a worker. Their choices depend on more than the workers.
 
+use std::sync::Arc;
+
 use maitre_base::{Instant, WorkerId};
 use maitre_fleet::fleet::mirror::{FleetChange, FleetMirror};
 use maitre_fleet::pulls::PullWatch;
@@ -15,13 +17,15 @@ use maitre_policy::{Ask, Name, least_delay};
 
 use super::survey::{Beliefs, PreparedFor, Survey};
 use super::{Query, World};
-use crate::cache::{Cache, CacheQuery, Found, WorkerCaches};
+use crate::cache::{Cache, CacheIndex, CacheQuery, Found, WorkerCaches};
 use crate::event::Arrival;
 use crate::reservations::Reservations;
 
 /// A thread's own copy of what a choice looks at.
 #[derive(Debug)]
 pub(crate) struct Mirror {
+    /// Which brain it is of: a thread may drive several.
+    index: Arc<CacheIndex>,
     fleet: FleetMirror,
     caches: WorkerCaches,
     /// Whether it is worth anything to prepare a choice.
@@ -29,12 +33,16 @@ pub(crate) struct Mirror {
 }
 
 impl Mirror {
-    pub(crate) fn new(fleet: &Fleet) -> Mirror {
-        Mirror { fleet: FleetMirror::new(fleet), caches: WorkerCaches::default(), is_used: false }
+    pub(crate) fn new(fleet: &Fleet, cache: &Cache) -> Mirror {
+        let (index, caches) = (cache.index().clone(), WorkerCaches::default());
+        Mirror { index, fleet: FleetMirror::new(fleet), caches, is_used: false }
     }
 
     /// Copies what has changed. Under the brain's lock.
     pub(crate) fn follow(&mut self, fleet: &Fleet, cache: &Cache, strategy: Name) {
+        if !Arc::ptr_eq(&self.index, cache.index()) {
+            *self = Mirror::new(fleet, cache);
+        }
         self.is_used = strategy == Name::LeastDelay && !fleet.moves_kv() && !cache.has_stores();
         if !self.is_used {
             return;
@@ -80,7 +88,8 @@ impl Mirror {
         let none = Reservations::default();
         survey.price_all(&query, Beliefs { caches: &self.caches, reservations: &none, in_use: None });
         let work = (ask.prefill, ask.decode);
-        survey.prepared = Some(PreparedFor { now, wanted: query.wanted, work, moment: self.fleet.moment() });
+        let (wanted, deadline, moment) = (query.wanted, query.deadline, self.fleet.moment());
+        survey.prepared = Some(PreparedFor { now, wanted, deadline, work, moment });
     }
 }
 

@@ -61,7 +61,9 @@ pub(crate) struct Beliefs<'a> {
 pub(crate) struct PreparedFor {
     pub(super) now: Instant,
     pub(super) wanted: Wanted,
-    /// Tokens to prefill and to decode: all that prices depend on.
+    /// A request with a deadline tries no worker whose rates have faded.
+    pub(super) deadline: Option<Instant>,
+    /// Tokens to prefill and to decode.
     pub(super) work: (Tokens, Tokens),
     pub(super) moment: Moment,
 }
@@ -70,7 +72,9 @@ impl PreparedFor {
     pub(super) fn is_for(&self, now: Instant, query: &Query<'_>) -> bool {
         let is_usual = query.barred == Barred::default() && query.reservation.is_none();
         let work = (query.ask.prefill, query.ask.decode);
-        is_usual && (self.now, self.wanted, self.work) == (now, query.wanted, work)
+        let same =
+            (self.now, self.wanted, self.deadline, self.work) == (now, query.wanted, query.deadline, work);
+        is_usual && same
     }
 }
 

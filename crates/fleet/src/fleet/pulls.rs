@@ -23,7 +23,7 @@ impl Fleet {
         self.pulling_workers > 1
     }
 
-    /// Whether nothing is known of pulls yet, and the first one is under way.
+    /// Whether too little is known of pulls yet, and one of the first is under way.
     pub fn awaits_first_pull(&self) -> bool {
         self.pull_times.awaits_trial()
     }

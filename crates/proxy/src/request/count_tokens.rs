@@ -74,7 +74,7 @@ async fn ask(
         Some(upstream) => upstream,
         None => upstreams.open(&link, guard.settings.timeouts.connect).await.ok()?,
     };
-    let LegRequest { request, route } = rewrite.request(arrived, &link, &placement, Leg::Whole).ok()?;
+    let LegRequest { request, form } = rewrite.request(arrived, &link, &placement, Leg::Whole).ok()?;
     let sent = upstreams.clock.now();
     let respond = async {
         let head = upstream.send(request).await.ok()?;
@@ -82,5 +82,5 @@ async fn ask(
         Some((head, first))
     };
     let (head, first) = timeout(PATIENCE, respond).await.ok()??;
-    Some(StartedResponse { placement, route, link, upstream, sent, head, first })
+    Some(StartedResponse { placement, form, link, upstream, sent, head, first })
 }

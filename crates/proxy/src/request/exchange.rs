@@ -9,7 +9,6 @@ use http::header::{
     CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HeaderMap, HeaderValue, TRANSFER_ENCODING,
 };
 use maitre_base::{Instant, RequestId};
-use maitre_dialect::route::Route;
 use maitre_dispatch::{Failure, Form, Placement};
 use maitre_net::connect::ConnectError;
 use maitre_net::upstream::{ResponseHead, Upstream, UpstreamError};
@@ -17,7 +16,7 @@ use tokio::time::timeout;
 use tracing::debug;
 
 use super::arrive::Arrived;
-use super::place::{BodyRewrite, Leg, LegRequest};
+use super::place::{BodyRewrite, Leg, LegForm, LegRequest};
 use crate::brain::{SharedBrain, Waiter};
 use crate::headers::REQUEST_ID;
 use crate::link::Link;
@@ -26,8 +25,7 @@ use crate::upstreams::Upstreams;
 /// A response whose first byte is here.
 pub(super) struct StartedResponse {
     pub(super) placement: Placement,
-    /// The API that it is in, which is not the client's where a chat is made of a message.
-    pub(super) route: Option<Route>,
+    pub(super) form: LegForm,
     pub(super) link: Arc<Link>,
     pub(super) upstream: Upstream,
     pub(super) sent: Instant,
@@ -192,7 +190,7 @@ pub(super) async fn exchange(
         debug!(worker = link.url, %error, "cannot make the leg of a request");
         Failure::Failed
     })?;
-    let LegRequest { request, route } = request;
+    let LegRequest { request, form } = request;
     let head = timeout(limit.left, upstream.send(request)).await;
     let head = head.map_err(|_| timed_out(limit))?.map_err(|error| broke(&link, &error))?;
     let own_id = leg.request_id();
@@ -211,7 +209,7 @@ pub(super) async fn exchange(
     if first.is_none() && is_stream(&head.headers) {
         return Err(broke(&link, &UpstreamError::Closed));
     }
-    Ok(StartedResponse { placement, route, link, upstream, sent, head, first })
+    Ok(StartedResponse { placement, form, link, upstream, sent, head, first })
 }
 
 fn broke(link: &Link, error: &UpstreamError) -> Failure {

@@ -56,7 +56,9 @@ pub(super) async fn forward(
         placement = match guard.decided(decision).await {
             Ok(placement) => placement,
             Err(refusal @ (Refusal::Failed { .. } | Refusal::NoWorker)) => {
-                return error_response.ok_or(by_brain(refusal));
+                // The error of a chat that was made of a message has another form than the client's API.
+                let own = error_response.filter(|it: &StartedResponse| it.form.route == arrived.route());
+                return own.ok_or(by_brain(refusal));
             }
             // The refusal by the queue is newer than the worker's error.
             Err(refusal) => return Err(by_brain(refusal)),

@@ -100,7 +100,16 @@ const NEUTRAL_PRIORITY: i64 = 0;
 /// A request to a worker, and the API that it is in.
 pub(super) struct LegRequest {
     pub(super) request: UpstreamRequest,
+    pub(super) form: LegForm,
+}
+
+/// What a worker is asked for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct LegForm {
+    /// The API, which is not the client's where a chat is made of a message.
     pub(super) route: Option<Route>,
+    /// With the token ids of the stream.
+    pub(super) asks_ids: bool,
 }
 
 /// Where a request to `/v1/messages` goes that is made a chat.
@@ -117,12 +126,12 @@ impl BodyRewrite {
     ) -> Result<LegRequest, BadLeg> {
         let Arrived { method, headers, trace, .. } = arrived;
         let host = link.address.header();
-        let (body, route) = self.leg_body(arrived, link, leg)?;
-        let target = if route == arrived.route() { &arrived.target } else { &CHAT };
+        let (body, form) = self.leg_body(arrived, link, leg)?;
+        let target = if form.route == arrived.route() { &arrived.target } else { &CHAT };
         let id = leg.request_id();
         if link.rank.is_none() && trace.is_none() && id.is_none() {
             let request = UpstreamRequest::new(method, target, host, headers, body);
-            return Ok(LegRequest { request, route });
+            return Ok(LegRequest { request, form });
         }
         let mut headers = headers.clone();
         if let Some(rank) = link.rank {
@@ -135,16 +144,11 @@ impl BodyRewrite {
         if let Some(trace) = trace {
             headers.insert(TRACEPARENT, trace.toward(placement));
         }
-        Ok(LegRequest { request: UpstreamRequest::new(method, target, host, &headers, body), route })
+        Ok(LegRequest { request: UpstreamRequest::new(method, target, host, &headers, body), form })
     }
 
-    /// The body of one leg, and the API that it is in.
-    fn leg_body(
-        &self,
-        arrived: &Arrived,
-        link: &Link,
-        leg: Leg<'_>,
-    ) -> Result<(Bytes, Option<Route>), BadLeg> {
+    /// The body of one leg, and what it asks for.
+    fn leg_body(&self, arrived: &Arrived, link: &Link, leg: Leg<'_>) -> Result<(Bytes, LegForm), BadLeg> {
         let body = body_of(leg, arrived, self.body(arrived, link))?;
         let is_messages = arrived.route() == Some(Route::Messages);
         let asks_ids = match leg {
@@ -155,7 +159,7 @@ impl BodyRewrite {
             Leg::Prefill(_) => false,
         };
         if !asks_ids {
-            return Ok((body, arrived.route()));
+            return Ok((body, LegForm { route: arrived.route(), asks_ids }));
         }
         let (body, route) = match is_messages {
             true => (Bytes::from(continuation::as_chat(&body).map_err(BadLeg::NoChat)?), Some(Route::Chat)),
@@ -165,7 +169,7 @@ impl BodyRewrite {
             Leg::Rest(stream) => stream.request(link.expected_kind().ok_or(BadLeg::UnknownEngine)?, &body)?,
             _ => continuation::with_ids(&body)?,
         };
-        Ok((Bytes::from(body), route))
+        Ok((Bytes::from(body), LegForm { route, asks_ids }))
     }
 
     /// Whether this worker is asked for the token ids of its stream.

@@ -202,7 +202,7 @@ pub(super) async fn until_content(
     arrived: &Arrived,
     mut started: StartedResponse,
 ) -> Result<StartedResponse, Failure> {
-    let Some(route) = started.route.filter(|_| started.head.status.is_success()) else {
+    let Some(route) = started.form.route.filter(|_| started.head.status.is_success()) else {
         return Ok(started);
     };
     if !is_stream(&started.head.headers) {

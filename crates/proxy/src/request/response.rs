@@ -88,7 +88,7 @@ pub(super) fn stream(
     cover: Cover,
     explain: bool,
 ) -> Response<ResponseBody> {
-    let StartedResponse { placement, route, link, upstream, sent, mut head, first } = started;
+    let StartedResponse { placement, form, link, upstream, sent, mut head, first } = started;
     guard.sent(sent);
     headers::strip_hop_by_hop(&mut head.headers);
     let added = &mut head.headers;
@@ -97,7 +97,7 @@ pub(super) fn stream(
     let outcome = reader.outcome;
     let mut continuation = None;
     if reader.events.is_some() && outcome == RequestOutcome::Answered {
-        continuation = cover.begin(&guard, (&link, route), added).map(Box::new);
+        continuation = cover.begin(&guard, (&link, form), added).map(Box::new);
     }
     if continuation.is_some() {
         added.remove(CONTENT_LENGTH);

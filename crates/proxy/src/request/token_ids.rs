@@ -20,8 +20,8 @@ pub(super) async fn send_asking(
     link: Arc<Link>,
     placement: Placement,
 ) -> Result<StartedResponse, Failure> {
-    let route = outbound.arrived.route().filter(|_| outbound.rewrite.asks_ids(outbound.arrived, &link));
     let started = send(upstreams, outbound, link.clone(), placement).await?;
+    let route = outbound.arrived.route().filter(|_| started.form.asks_ids);
     // A chat that was made of a message has an error of another form.
     let is_asked_again = |it: &Route| *it == Route::Messages || !link.has_replied(*it, TokenIdReply::Sent);
     let Some(route) = route.filter(is_asked_again) else { return Ok(started) };
@@ -31,7 +31,8 @@ pub(super) async fn send_asking(
     let plain = outbound.rewrite.without_ids();
     let again = Outbound { rewrite: &plain, ..outbound };
     let started = send(upstreams, again, link.clone(), placement).await?;
-    if started.head.status.is_success() {
+    // A worker that has sent ids refuses some requests that it would take without them, not the ids.
+    if started.head.status.is_success() && !link.has_replied(route, TokenIdReply::Sent) {
         link.note_token_ids(route, TokenIdReply::Refused);
     }
     Ok(started)

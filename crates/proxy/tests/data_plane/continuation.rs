@@ -189,6 +189,18 @@ async fn a_worker_that_refuses_the_chat_of_a_message_gets_the_message() {
 }
 
 #[tokio::test]
+async fn the_error_of_a_messages_chat_has_the_form_of_messages() {
+    let fixture = fleet(1).await;
+    let body = message(json!({}));
+    assert_eq!(ask(fixture.router.listen(), "/v1/messages", &body).await.header("x-maitre-continue"), "on");
+    fixture.engines[0].handle().inject(Injection::always(Fault::Status { status: 500 }));
+    let refused = ask(fixture.router.listen(), "/v1/messages", &body).await;
+    let error: Value = serde_json::from_str(&refused.text()).unwrap();
+    assert!(refused.status.is_server_error(), "{}", refused.status);
+    assert_eq!((&error["type"], error["error"]["type"].is_string()), (&json!("error"), true), "{error}");
+}
+
+#[tokio::test]
 async fn a_stream_survives_one_worker_after_another() {
     let fixture = fleet(4).await;
     let body = question(json!({"max_tokens": 60, "ignore_eos": true}));

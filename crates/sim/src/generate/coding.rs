@@ -46,7 +46,7 @@ pub(super) const CODING: Workload = Workload {
     requests,
 };
 
-/// Every twentieth value of the sorted ones, and the one at 99 % in place of the largest. Between them values are
+/// The values at every 5 % of the sorted ones, and the one at 99 % in place of the largest. Between them values are
 /// interpolated.
 type Quantiles = [u32; 21];
 

@@ -86,6 +86,10 @@ fn what_versions_of_vllm_may_translate_differently_is_not_translated() {
         (json!({"system": [{"type": "text", "text": "x-anthropic-billing-header: a"}]}), Obstacle::Engine),
         (json!({"max_tokens": 9.5}), Obstacle::Engine),
         (json!({"messages": "hi"}), Obstacle::Engine),
+        (json!({"model": null}), Obstacle::Engine),
+        (json!({"model": ""}), Obstacle::Engine),
+        (block(json!({"type": "text", "text": 5})), Obstacle::Engine),
+        (json!({"stop_sequences": "END"}), Obstacle::Engine),
         (json!({"container": "c"}), Obstacle::Engine),
         (json!({"vllm_xargs": {"x": 1}}), Obstacle::Engine),
     ] {

@@ -104,6 +104,20 @@ fn a_call_that_was_held_to_its_bound_goes_whatever_the_memory() {
 }
 
 #[test]
+fn held_calls_go_when_programs_are_switched_off() {
+    let mut harness = full(ProgramRule::WorkingSet);
+    assert_eq!(harness.call(5, 5, 45_000), None);
+    // Nothing changes until then.
+    assert_eq!(harness.pass(1), []);
+    let settings = BrainSettings { strategy: Name::LeastDelay, ..BrainSettings::default() };
+    let mut effects = Vec::new();
+    harness.brain.reconfigure(harness.now, settings, &mut effects).unwrap();
+    let mut went = gone(&effects);
+    went.extend(harness.pass(1));
+    assert_eq!(went, [5]);
+}
+
+#[test]
 fn begun_programs_go_before_new_ones_and_tenants_by_their_memory() {
     let mut harness = harness(ProgramRule::WorkingSet);
     let (one, two) = (TenantId(1), TenantId(2));

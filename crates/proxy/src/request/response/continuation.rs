@@ -10,7 +10,6 @@ use std::task::{Context, Poll};
 use bytes::{Bytes, BytesMut};
 use http::header::{HeaderMap, HeaderValue};
 use maitre_dialect::continuation::{Break, ContinuableStream, Flow, Obstacle, serves};
-use maitre_dialect::route::Route;
 use maitre_dispatch::{Event, Failure, Placement};
 use maitre_fleet::Evidence;
 use maitre_net::wake_gate::Gated;
@@ -20,7 +19,7 @@ use super::super::arrive::Arrived;
 use super::super::coverage::Coverage;
 use super::super::exchange::{Outbound, StartedResponse, interrupted, is_stream, send};
 use super::super::guard::RequestGuard;
-use super::super::place::{BodyRewrite, Leg, Placed};
+use super::super::place::{BodyRewrite, Leg, LegForm, Placed};
 use super::{Next, ResponseStream};
 use crate::headers;
 use crate::lane::Lane;
@@ -95,15 +94,15 @@ impl Cover {
     pub(super) fn begin(
         self,
         guard: &RequestGuard,
-        (link, route): (&Link, Option<Route>),
+        (link, form): (&Link, LegForm),
         headers: &mut HeaderMap,
     ) -> Option<Continuation> {
         let state = &guard.lane.state;
-        let is_plain_message = route == Some(Route::Messages);
         let begun = match self {
             Cover::Off => return None,
             Cover::Uncovered(obstacle) => Err(obstacle),
-            Cover::Covered(it) if !is_plain_message && it.asks_ids(link) => Ok(*it),
+            // As it was asked: what is known of the worker may have changed since.
+            Cover::Covered(it) if form.asks_ids => Ok(*it),
             Cover::Covered(_) if link.has_reasoned() => Err(Obstacle::Reasoning),
             Cover::Covered(_) => Err(Obstacle::Engine),
         };
@@ -129,13 +128,6 @@ impl Cover {
                 None
             }
         }
-    }
-}
-
-impl CoveredRequest {
-    /// Whether this worker was asked for token ids.
-    fn asks_ids(&self, link: &Link) -> bool {
-        self.arrived.as_ref().is_some_and(|it| self.rewrite.asks_ids(it, link))
     }
 }
 

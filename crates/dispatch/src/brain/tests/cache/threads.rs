@@ -75,6 +75,31 @@ fn threads_leave_nothing_behind() {
     }
 }
 
+#[test]
+fn a_thread_that_drives_two_brains_does_not_mix_them() {
+    let settings = || BrainSettings { strategy: Name::LeastDelay, ..BrainSettings::default() };
+    let mut harnesses = [Harness::with(4, settings()), Harness::with(4, settings())];
+    let mut scratch = Scratch::default();
+    let mut picks = [vec![], vec![]];
+    // The first brain gets four requests for each of the second's.
+    for number in 0..40_u64 {
+        let which = usize::from(number % 5 == 4);
+        let harness = &mut harnesses[which];
+        let prompt = harness.prompt(&text(number as u32, 1_600), None);
+        let arrival = of_prompt(number, &prompt);
+        harness.brain.cache_index().look_up(&prompt, &mut scratch.found);
+        scratch.prepare(harness.now, &arrival);
+        let mut effects = Vec::new();
+        harness.brain.decide(harness.now, Event::Arrived(arrival), &mut scratch, &mut effects);
+        harness.brain.cache_index().write();
+        picks[which].push(placement(&effects).worker.0);
+    }
+    // Nothing ends: eight requests are two for each of four workers.
+    let mut second = picks[1].clone();
+    second.sort_unstable();
+    assert_eq!(second, [0, 0, 1, 1, 2, 2, 3, 3], "{picks:?}");
+}
+
 /// One thread's steps. `between` are those of another thread, between its preparation and its decision.
 #[derive(Clone, Debug)]
 enum ThreadStep {
@@ -145,7 +170,9 @@ impl Threads {
         let prompt = self.harness.prompt(&text(number, 1_600), None);
         let request = RequestId(self.next);
         self.next += 1;
-        let arrival = Arrival { may_split: false, ..of_prompt(request.0, &prompt) };
+        // Some are due soon. Without a queue the brain does not look at that.
+        let deadline = (number % 3 == 2).then(|| self.harness.now + Duration::from_secs(60));
+        let arrival = Arrival { may_split: false, deadline, ..of_prompt(request.0, &prompt) };
         let (index, now) = (self.harness.brain.cache_index().clone(), self.harness.now);
         index.look_up(&prompt, &mut self.scratch[thread].found);
         if self.prepares {
