@@ -7,8 +7,9 @@
 //! Left out: sub-agents, and contexts that shrink because the agent summed them up (one call in a hundred). A context that
 //! reaches the recording's longest ends its session.
 
-use super::dice::{Dice, Shared, instant, prompt};
+use super::dice::{Dice, Shared};
 use super::key::{Stage, ValueType, Values, WorkloadKey};
+use super::session::turn;
 use super::{Size, Workload};
 use crate::trace::{Piece, Request};
 
@@ -113,14 +114,7 @@ fn play(begin: f64, values: &Values, dice: &mut Dice, requests: &mut Vec<Request
     let mut at = begin;
     for _ in 0..draw_whole(&CALLS, dice) {
         let answer = Piece { text: dice.own(), tokens: draw_whole(&ANSWER_TOKENS, dice) };
-        requests.push(Request {
-            at: instant(at),
-            prompt: prompt(&pieces),
-            answer_tokens: answer.tokens,
-            answer: answer.text,
-            session,
-            ..Request::default()
-        });
+        requests.push(turn(at, session, &pieces, answer));
         pieces.push(answer);
         pieces.push(Piece { text: dice.own(), tokens: draw_whole(&ADDED_TOKENS, dice) });
         at += f64::from(answer.tokens) * values.real("pace") + draw(&WAIT_SECONDS, dice);

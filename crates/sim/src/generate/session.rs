@@ -206,14 +206,7 @@ impl Sessions {
         for _ in 0..dice.turns(self.turns_mean) {
             pieces.push(Piece { text: dice.own(), tokens: dice.length(asked) });
             let answer = Piece { text: dice.own(), tokens: dice.length(self.answer) };
-            requests.push(Request {
-                at: instant(at),
-                prompt: prompt(&pieces),
-                answer_tokens: answer.tokens,
-                answer: answer.text,
-                session,
-                ..Request::default()
-            });
+            requests.push(turn(at, session, &pieces, answer));
             pieces.push(answer);
             asked = self.next;
             at += f64::from(answer.tokens) * self.token_seconds + dice.wait(self.wait_seconds_mean);
@@ -221,5 +214,17 @@ impl Sessions {
                 return;
             }
         }
+    }
+}
+
+/// One call of a conversation.
+pub(super) fn turn(at: f64, session: Option<u64>, pieces: &[Piece], answer: Piece) -> Request {
+    Request {
+        at: instant(at),
+        prompt: prompt(pieces),
+        answer_tokens: answer.tokens,
+        answer: answer.text,
+        session,
+        ..Request::default()
     }
 }
