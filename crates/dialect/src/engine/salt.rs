@@ -1,6 +1,6 @@
 //! Where an engine accepts a cache salt: the body field that separates a request's cache from others.
 //!
-//! vLLM accepts `cache_salt` on the three OpenAI APIs that generate, and ignores it on Anthropic's. SGLang
+//! vLLM accepts `cache_salt` on the three OpenAI APIs that generate, and on Anthropic's only in new versions (0.32). SGLang
 //! accepts it on two, and `extra_key` on its own API. Other engines have no such field: their clients share
 //! one cache.
 
