@@ -107,6 +107,8 @@ pub struct Fleet {
     rates: Rates,
     knee_estimator: KneeEstimator,
     knee: Knee,
+    /// Requests per fit worker, at the last tick.
+    mean_requests: f64,
     /// How long KV transfers take.
     transfers: Transfers,
     /// How many workers only prefill.
@@ -337,6 +339,9 @@ impl Fleet {
         self.log.note_all();
         self.knee = self.knee_estimator.knee(&self.knee_estimator);
         self.all_transfers().into_iter().for_each(|it| it.settle(now));
+        let fit = || self.workers().filter(|it| it.is_fit());
+        let requests: u32 = fit().map(|it| it.promised_by_all().work.requests).sum();
+        self.mean_requests = f64::from(requests) / (fit().count() as f64).max(1.0);
         for it in self.workers.iter_mut().flatten() {
             it.rates.lean(&fleet);
             it.knee = it.knee_estimator.knee(&self.knee_estimator);

@@ -79,6 +79,24 @@ fn a_returning_worker_gets_one_request_until_it_has_answered() {
 }
 
 #[test]
+fn a_returned_worker_is_as_good_as_any_until_it_has_its_part_of_the_load() {
+    let at = |seconds: u64| Instant::from_millis(1000 * seconds);
+    let mut fleet = ready(2);
+    for evidence in [Evidence::Refused, Evidence::ProbeAnswered, Evidence::Answered] {
+        fleet.see(at(0), WorkerId(0), evidence);
+    }
+    (0..40).for_each(|_| drop(fleet.promise(at(0), WorkerId(1), Promise::default())));
+    fleet.settle(at(1), &mut Vec::new());
+    let share = |fleet: &Fleet, now| fleet.snapshot_of(now, WorkerId(0)).unwrap().share;
+    for taken in 0..4 {
+        // The mean is 20 requests. After two seconds of ten it may have a fifth of that.
+        assert_eq!(share(&fleet, at(2)), 1.0, "with {taken}");
+        fleet.promise(at(2), WorkerId(0), Promise::default());
+    }
+    assert_eq!((share(&fleet, at(2)), share(&fleet, at(5))), (0.2, 1.0));
+}
+
+#[test]
 fn a_removed_worker_is_gone_and_a_new_one_gets_a_new_number() {
     let mut fleet = ready(2);
     assert!(fleet.remove(Instant::ZERO, WorkerId(0)));
