@@ -400,12 +400,48 @@ pub enum Refusal {
     /// Its first token would come, or came, after its deadline.
     Deadline { retry_after: Duration },
     /// Every attempt that is allowed failed.
-    Failed { last: Failure },
+    Failed { last: Failure, limit: RetryLimit },
+}
+
+/// Why a request that failed is not tried again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RetryLimit {
+    /// No healthy worker is left that has not failed it.
+    Workers,
+    /// It has had all its attempts.
+    Attempts,
+    /// As many workers have failed of it as may.
+    Failovers,
+    /// It may have blocked its worker, or no other worker can do better.
+    Failure,
+    /// The retry budget of all requests is spent.
+    Budget,
+    /// Its response broke off too often at workers that got no further.
+    Standstills,
+    /// Its response broke off too often.
+    Breaks,
+    /// The responses of the fleet have moved too often.
+    Moves,
+}
+
+impl RetryLimit {
+    pub const fn name(self) -> &'static str {
+        match self {
+            RetryLimit::Workers => "workers",
+            RetryLimit::Attempts => "attempts",
+            RetryLimit::Failovers => "failovers",
+            RetryLimit::Failure => "failure",
+            RetryLimit::Budget => "budget",
+            RetryLimit::Standstills => "standstills",
+            RetryLimit::Breaks => "breaks",
+            RetryLimit::Moves => "moves",
+        }
+    }
 }
 
 impl Refusal {
     /// The refusal of a request that has no worker left, by how its last attempt failed.
     pub(crate) fn without_worker(failure: Option<Failure>) -> Refusal {
-        failure.map_or(Refusal::NoWorker, |last| Refusal::Failed { last })
+        failure.map_or(Refusal::NoWorker, |last| Refusal::Failed { last, limit: RetryLimit::Workers })
     }
 }

@@ -25,6 +25,7 @@ pub mod settings;
 pub use brain::{Brain, PromptReader, ReadPlan, Scratch};
 pub use cache::{BLOCK_WORDS, CacheIndex, Found, PromptChain};
 pub use event::{
-    Arrival, Effect, Event, Failure, Form, Placement, PullFrom, Refusal, SecondCause, reports_progress,
+    Arrival, Effect, Event, Failure, Form, Placement, PullFrom, Refusal, RetryLimit, SecondCause,
+    reports_progress,
 };
 pub use settings::{BrainSettings, HedgeSettings};

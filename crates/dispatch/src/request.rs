@@ -10,12 +10,13 @@ use maitre_policy::Ask;
 use maitre_queue as queue;
 
 use crate::cache::{Prediction, PromptChain};
-use crate::event::{Failure, Form};
+use crate::event::{Failure, Form, RetryLimit};
 use crate::move_budget::MoveBudget;
 use crate::observer::Ticket;
 use crate::placer::{Query, model_of};
 use crate::programs::ProgramId;
 use crate::reservations::Reservation;
+use crate::scheduler::STANDSTILLS_MAX;
 
 #[derive(Clone, Debug)]
 pub(crate) struct PendingRequest {
@@ -197,6 +198,15 @@ impl PendingRequest {
     /// Prompt and expected response together.
     pub(crate) fn tokens(&self) -> u64 {
         (self.ask.prefill + self.ask.decode).0
+    }
+
+    /// Whether it has failed no more workers than it may, and got further often enough.
+    pub(crate) fn within_failures(&self, failovers_max: u32) -> Result<(), RetryLimit> {
+        match (self.failovers > failovers_max, self.standstills > STANDSTILLS_MAX) {
+            (true, _) => Err(RetryLimit::Failovers),
+            (_, true) => Err(RetryLimit::Standstills),
+            _ => Ok(()),
+        }
     }
 
     pub(crate) fn model(&self) -> Option<ModelId> {

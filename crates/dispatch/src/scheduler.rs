@@ -21,7 +21,7 @@ use maitre_queue::wait_queue::{QueueEntry, Waiting};
 use maitre_queue::{self as queue, Allowances, PeerUsage, RouterShare};
 
 use crate::capacity::without;
-use crate::event::Failure;
+use crate::event::{Failure, RetryLimit};
 use crate::long_prefills::LongPrefills;
 use crate::move_budget::{MoveBudget, Moves};
 use crate::placer::{Admission, Rules, Scope};
@@ -327,21 +327,21 @@ impl Scheduler {
         request: &PendingRequest,
         failovers_max: u32,
         in_flight: usize,
-    ) -> bool {
-        let Some(failure) = request.failure else { return false };
-        let attempts_left = (request.tried.len() as u32) < ATTEMPTS_MAX;
-        let failovers_left = request.failovers <= failovers_max && request.standstills <= STANDSTILLS_MAX;
+    ) -> Result<(), RetryLimit> {
+        let Some(failure) = request.failure else { return Err(RetryLimit::Failure) };
         // A request that may have blocked its worker would block the next one too.
-        let patience_left =
-            !matches!(failure, Failure::TimedOut | Failure::Silenced | Failure::NoSocket | Failure::Late);
-        if !(attempts_left && failovers_left && patience_left) {
-            return false;
+        if matches!(failure, Failure::TimedOut | Failure::Silenced | Failure::NoSocket | Failure::Late) {
+            return Err(RetryLimit::Failure);
         }
+        if request.tried.len() as u32 >= ATTEMPTS_MAX {
+            return Err(RetryLimit::Attempts);
+        }
+        request.within_failures(failovers_max)?;
         match failure.was_sent() {
-            false => true,
+            false => Ok(()),
             // The break after its last token was free; each further attempt is paid for as a move.
-            true if request.interruptions > 0 => self.moves.spend(now, Moves::of_fleet(in_flight)),
-            true => self.retry_budget.spend(now),
+            true if request.interruptions > 0 => self.spend_move(now, in_flight),
+            true => self.retry_budget.spend(now).then_some(()).ok_or(RetryLimit::Budget),
         }
     }
 
@@ -352,12 +352,20 @@ impl Scheduler {
         request: &mut PendingRequest,
         failovers_max: u32,
         in_flight: usize,
-    ) -> bool {
-        request.failovers <= failovers_max
-            && request.standstills <= STANDSTILLS_MAX
-            && request.breaks.spend(now, Moves { most: f64::from(BREAKS_MAX), window: BREAKS_WINDOW })
+    ) -> Result<(), RetryLimit> {
+        request.within_failures(failovers_max)?;
+        if !request.breaks.spend(now, Moves { most: f64::from(BREAKS_MAX), window: BREAKS_WINDOW }) {
+            return Err(RetryLimit::Breaks);
+        }
+        match request.standstills {
             // One that got further since its last break is held to its own pace alone.
-            && (request.standstills <= 1 || self.moves.spend(now, Moves::of_fleet(in_flight)))
+            0 | 1 => Ok(()),
+            _ => self.spend_move(now, in_flight),
+        }
+    }
+
+    fn spend_move(&mut self, now: Instant, in_flight: usize) -> Result<(), RetryLimit> {
+        self.moves.spend(now, Moves::of_fleet(in_flight)).then_some(()).ok_or(RetryLimit::Moves)
     }
 
     // The queue.

@@ -215,7 +215,7 @@ impl Refused {
             Refusal::QueueFull { retry_after } => Refused::QueueFull { retry_after },
             Refusal::RateLimited { retry_after, limit } => Refused::RateLimited { retry_after, limit },
             Refusal::Deadline { retry_after } => Refused::Deadline { retry_after },
-            Refusal::Failed { last } => Refused::Failed(last),
+            Refusal::Failed { last, .. } => Refused::Failed(last),
         }
     }
 }

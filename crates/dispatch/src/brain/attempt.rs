@@ -501,16 +501,22 @@ impl Brain {
         // The last attempt is a plain one: two workers can fail in more ways.
         request.may_split &=
             request.failovers < parts.settings.failovers_max || parts.fleet.has_dependent_workers();
-        let refusal = Refusal::Failed { last: failure };
         if failure == Failure::Late {
             self.refuse_late(now, id, effects);
-        } else if parts.scheduler.may_retry(now, request, parts.settings.failovers_max, in_flight) {
-            let context = Context { now, settings: &parts.settings.queue, fleet: &parts.fleet };
-            parts.scheduler.refund(context, request, &attempt);
-            self.admit(now, id, refusal, effects);
-        } else {
-            effects.push(Effect::Refuse { request: id, refusal });
-            self.forget_refused(now, id);
+            return;
+        }
+        let failovers_max = parts.settings.failovers_max;
+        match parts.scheduler.may_retry(now, request, failovers_max, in_flight) {
+            Ok(()) => {
+                let context = Context { now, settings: &parts.settings.queue, fleet: &parts.fleet };
+                parts.scheduler.refund(context, request, &attempt);
+                self.admit(now, id, Refusal::without_worker(Some(failure)), effects);
+            }
+            Err(limit) => {
+                let refusal = Refusal::Failed { last: failure, limit };
+                effects.push(Effect::Refuse { request: id, refusal });
+                self.forget_refused(now, id);
+            }
         }
     }
 }

@@ -25,17 +25,18 @@ impl Brain {
         let is_alone = parts.is_alone(request);
         let Some(attempt) = parts.release_placement(request) else { return };
         request.interrupt(worker, delivered, is_alone);
-        let refusal = Refusal::Failed { last: Failure::Broke };
-        if !parts.scheduler.may_continue(now, request, parts.settings.failovers_max, in_flight) {
+        let last = Failure::Broke;
+        let may = parts.scheduler.may_continue(now, request, parts.settings.failovers_max, in_flight);
+        if let Err(limit) = may {
             parts.attempt_ended(now, &attempt, AttemptOutcome::BrokeOff, None);
-            effects.push(Effect::Refuse { request: id, refusal });
+            effects.push(Effect::Refuse { request: id, refusal: Refusal::Failed { last, limit } });
             self.forget_refused(now, id);
             return;
         }
         parts.attempt_ended(now, &attempt, AttemptOutcome::Continued, None);
         let context = Context { now, settings: &parts.settings.queue, fleet: &parts.fleet };
         parts.scheduler.refund(context, request, &attempt);
-        self.admit(now, id, refusal, effects);
+        self.admit(now, id, Refusal::without_worker(Some(last)), effects);
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::cache::PromptChain;
-use crate::event::{Arrival, Form, Placement, Refusal};
+use crate::event::{Arrival, Form, Placement, Refusal, RetryLimit};
 use crate::observer::decision::RecordSettings;
 use crate::scheduler::retry_budget::RetryIncome;
 use maitre_base::{AdapterSlot, KvRoom, PromisedWork, StoredBlocks, TenantId, Tokens};
@@ -181,7 +181,7 @@ fn an_unsent_request_is_tried_on_every_worker() {
     assert_eq!(harness.arrive(1, Some("llama")), Ok(0));
     assert_eq!(harness.fail(1, Failure::Refused), Ok(1));
     assert_eq!(harness.fail(1, Failure::Unreachable), Ok(2));
-    let nobody_left = Refusal::Failed { last: Failure::Refused };
+    let nobody_left = Refusal::Failed { last: Failure::Refused, limit: RetryLimit::Workers };
     assert_eq!(harness.fail(1, Failure::Refused), Err(nobody_left));
     assert_eq!(harness.promised(), [PromisedWork::default(); 3]);
 }
@@ -191,14 +191,20 @@ fn a_request_that_breaks_two_workers_is_not_sent_to_a_third() {
     let mut harness = Harness::of(4);
     assert_eq!(harness.arrive(1, Some("llama")), Ok(0));
     assert_eq!(harness.fail(1, Failure::Broke), Ok(1));
-    assert_eq!(harness.fail(1, Failure::Broke), Err(Refusal::Failed { last: Failure::Broke }));
+    assert_eq!(
+        harness.fail(1, Failure::Broke),
+        Err(Refusal::Failed { last: Failure::Broke, limit: RetryLimit::Failovers })
+    );
 }
 
 #[test]
 fn a_timeout_is_not_retried() {
     let mut harness = Harness::of(2);
     harness.arrive(1, Some("llama")).unwrap();
-    assert_eq!(harness.fail(1, Failure::TimedOut), Err(Refusal::Failed { last: Failure::TimedOut }));
+    assert_eq!(
+        harness.fail(1, Failure::TimedOut),
+        Err(Refusal::Failed { last: Failure::TimedOut, limit: RetryLimit::Failure })
+    );
 }
 
 #[test]

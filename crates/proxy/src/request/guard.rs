@@ -16,7 +16,7 @@ use maitre_base::{ClassId, Instant, RequestId, TenantId, Tokens, WorkerId};
 use maitre_dialect::response_id;
 use maitre_dialect::route::Route;
 use maitre_dialect::usage::Usage;
-use maitre_dispatch::{Arrival, Event, Failure, Placement, Refusal, reports_progress};
+use maitre_dispatch::{Arrival, Event, Failure, Placement, Refusal, RetryLimit, reports_progress};
 use maitre_fleet::estimate::Size;
 use maitre_queue::Budgets;
 use tokio::time::timeout;
@@ -367,7 +367,10 @@ impl RequestGuard {
             Ok(Ok(decided)) => decided,
             // The brain forgot the request, which should never happen.
             Ok(Err(_)) => Err(self.give_up(Refusal::NoWorker)),
-            Err(_) => Err(self.give_up(Refusal::Failed { last: Failure::TimedOut })),
+            Err(_) => {
+                let (last, limit) = (Failure::TimedOut, RetryLimit::Failure);
+                Err(self.give_up(Refusal::Failed { last, limit }))
+            }
         }
     }
 

@@ -58,7 +58,10 @@ fn a_response_that_does_not_get_any_further_ends() {
     harness.begin(1);
     assert!(outcome(&harness.interrupt(1, 40)).is_ok());
     harness.begin(1);
-    assert_eq!(outcome(&harness.interrupt(1, 40)), Err(Refusal::Failed { last: Failure::Broke }));
+    assert_eq!(
+        outcome(&harness.interrupt(1, 40)),
+        Err(Refusal::Failed { last: Failure::Broke, limit: RetryLimit::Failovers })
+    );
     assert_eq!((harness.promised(), harness.brain.open()), (vec![PromisedWork::default(); 8], 0));
 }
 

@@ -10,7 +10,7 @@ use std::task::{Context, Poll};
 use bytes::{Bytes, BytesMut};
 use http::header::{HeaderMap, HeaderValue};
 use maitre_dialect::continuation::{Break, ContinuableStream, Flow, Obstacle, serves};
-use maitre_dispatch::{Event, Failure, Placement};
+use maitre_dispatch::{Event, Failure, Placement, Refusal};
 use maitre_fleet::Evidence;
 use maitre_net::wake_gate::Gated;
 use tracing::debug;
@@ -233,16 +233,18 @@ pub(super) fn go_on(mut stream: Box<ResponseStream>, outcome: RequestOutcome, to
         let ResponseStream { guard, continuation, .. } = &mut *stream;
         let started = match continuation {
             Some(continuation) => resume(guard, &continuation.request, tokens).await,
-            None => None,
+            None => Err(None),
         };
         let continuations = &stream.guard.lane.state.metrics.continuations;
         match started {
-            Some(started) => {
+            Ok(started) => {
                 continuations.broke(Continued::Resumed);
                 stream.go_on_with(started);
             }
-            None => {
+            Err(refusal) => {
+                debug!(?refusal, worker = stream.link.url, "no worker goes on with a stream that broke off");
                 continuations.broke(Continued::Refused);
+                continuations.refused(refusal);
                 stream.ready = stream.failure_event(outcome);
                 stream.guard.ends_as(outcome);
             }
@@ -285,15 +287,19 @@ pub(super) fn send_plain(mut stream: Box<ResponseStream>) -> Continuing {
     })
 }
 
-/// The response of the worker that goes on; none if no worker does.
-async fn resume(guard: &mut RequestGuard, request: &CoveredRequest, tokens: u64) -> Option<StartedResponse> {
+/// The response of the worker that goes on; or why no worker does, if the brain said so.
+async fn resume(
+    guard: &mut RequestGuard,
+    request: &CoveredRequest,
+    tokens: u64,
+) -> Result<StartedResponse, Option<Refusal>> {
     let CoveredRequest { arrived, rewrite, stream } = request;
-    let rest = RestOf { arrived: arrived.as_deref()?, rewrite, stream };
+    let rest = RestOf { arrived: arrived.as_deref().ok_or(None)?, rewrite, stream };
     let mut decision = guard.interrupted(tokens);
     loop {
-        let placement = guard.decided(decision).await.ok()?;
+        let placement = guard.decided(decision).await.map_err(Some)?;
         match attempt(&guard.lane, rest, placement).await {
-            Ok(started) => return Some(started),
+            Ok(started) => return Ok(started),
             Err(failure) => decision = guard.attempt_failed(failure),
         }
     }
