@@ -89,6 +89,20 @@ pub struct HealthChange {
     pub to: HealthState,
 }
 
+/// What a fit worker has on average, at the last tick.
+#[derive(Clone, Copy, Debug)]
+struct MeanLoad {
+    requests: f64,
+    /// The share by which it counts: less than 1 if some warm up.
+    share: f64,
+}
+
+impl Default for MeanLoad {
+    fn default() -> MeanLoad {
+        MeanLoad { requests: 0.0, share: 1.0 }
+    }
+}
+
 #[derive(Clone, Debug, Default)]
 pub struct Fleet {
     /// By number; a slot is empty after its worker left, until its number is used again.
@@ -107,8 +121,7 @@ pub struct Fleet {
     rates: Rates,
     knee_estimator: KneeEstimator,
     knee: Knee,
-    /// Requests per fit worker, at the last tick.
-    mean_requests: f64,
+    mean: MeanLoad,
     /// How long KV transfers take.
     transfers: Transfers,
     /// How many workers only prefill.
@@ -339,9 +352,7 @@ impl Fleet {
         self.log.note_all();
         self.knee = self.knee_estimator.knee(&self.knee_estimator);
         self.all_transfers().into_iter().for_each(|it| it.settle(now));
-        let fit = || self.workers().filter(|it| it.is_fit());
-        let requests: u32 = fit().map(|it| it.promised_by_all().work.requests).sum();
-        self.mean_requests = f64::from(requests) / (fit().count() as f64).max(1.0);
+        self.mean = self.mean_load(now);
         for it in self.workers.iter_mut().flatten() {
             it.rates.lean(&fleet);
             it.knee = it.knee_estimator.knee(&self.knee_estimator);

@@ -120,7 +120,7 @@ impl FleetMirror {
         }
         if fleet.moment() != then {
             self.fleet.rates = fleet.rates;
-            self.fleet.mean_requests = fleet.mean_requests;
+            self.fleet.mean = fleet.mean;
             self.mean_prefill = fleet.mean_prefill();
             self.fleet.log.moment = fleet.log.moment;
         }

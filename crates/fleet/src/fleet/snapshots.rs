@@ -2,7 +2,7 @@
 
 use maitre_base::{AdapterSlot, FreshLoad, Instant, Knee, KvRoom, Tokens, WorkerId};
 
-use super::{Fleet, WorkerSnapshot};
+use super::{Fleet, MeanLoad, WorkerSnapshot};
 use crate::barred::Barred;
 use crate::health::HealthState;
 use crate::model::Wanted;
@@ -98,10 +98,23 @@ impl Fleet {
     /// have. Below that it is as good as any. When the share held for an idle worker too, its price was ten times its own, and
     /// requests waited for seconds at others: with one of eight engines killed every second, workers stood idle beside workers
     /// with 24,000 tokens to prefill.
+    ///
+    /// Shares are relative to the fleet's mean: where all warm up, none can take the load off the others. There the oldest had
+    /// 190 requests and five others six, and when it died its streams had to move all at once.
     fn ramp(&self, now: Instant, worker: &Worker) -> f64 {
-        let share = worker.health.share(now, &self.settings);
+        let share = (worker.health.share(now, &self.settings) / self.mean.share).min(1.0);
         let requests = f64::from(worker.promised_by_all().work.requests);
-        if requests < share * self.mean_requests.max(1.0) { 1.0 } else { share }
+        if requests < share * self.mean.requests.max(1.0) { 1.0 } else { share }
+    }
+
+    pub(super) fn mean_load(&self, now: Instant) -> MeanLoad {
+        let fit = || self.workers().filter(|it| it.is_fit());
+        let requests: u32 = fit().map(|it| it.promised_by_all().work.requests).sum();
+        let shares: f64 = fit().map(|it| it.health.share(now, &self.settings)).sum();
+        match fit().count() as f64 {
+            0.0 => MeanLoad::default(),
+            workers => MeanLoad { requests: f64::from(requests) / workers, share: shares / workers },
+        }
     }
 
     pub(super) fn snapshot(&self, now: Instant, wanted: Wanted, worker: &Worker) -> WorkerSnapshot {

@@ -78,22 +78,48 @@ fn a_returning_worker_gets_one_request_until_it_has_answered() {
     assert_eq!(candidates(&fleet, Wanted::Anything, &[]), [0, 1]);
 }
 
+fn at(seconds: u64) -> Instant {
+    Instant::from_millis(1000 * seconds)
+}
+
+fn percent_of_share(fleet: &Fleet, now: Instant, worker: u32) -> u32 {
+    (100.0 * fleet.snapshot_of(now, WorkerId(worker)).unwrap().share).round() as u32
+}
+
+/// Fails and returns.
+fn restart(fleet: &mut Fleet, now: Instant, worker: WorkerId) {
+    for evidence in [Evidence::Refused, Evidence::ProbeAnswered, Evidence::Answered] {
+        fleet.see(now, worker, evidence);
+    }
+}
+
 #[test]
 fn a_returned_worker_is_as_good_as_any_until_it_has_its_part_of_the_load() {
-    let at = |seconds: u64| Instant::from_millis(1000 * seconds);
-    let mut fleet = ready(2);
-    for evidence in [Evidence::Refused, Evidence::ProbeAnswered, Evidence::Answered] {
-        fleet.see(at(0), WorkerId(0), evidence);
+    let mut fleet = ready(10);
+    restart(&mut fleet, at(0), WorkerId(0));
+    for worker in 1..10 {
+        (0..20).for_each(|_| drop(fleet.promise(at(0), WorkerId(worker), Promise::default())));
     }
-    (0..40).for_each(|_| drop(fleet.promise(at(0), WorkerId(1), Promise::default())));
     fleet.settle(at(1), &mut Vec::new());
-    let share = |fleet: &Fleet, now| fleet.snapshot_of(now, WorkerId(0)).unwrap().share;
+    let share = |fleet: &Fleet, now| percent_of_share(fleet, now, 0);
     for taken in 0..4 {
-        // The mean is 20 requests. After two seconds of ten it may have a fifth of that.
-        assert_eq!(share(&fleet, at(2)), 1.0, "with {taken}");
+        // The mean is 18 requests. After two seconds of ten it may have a fifth of that, and the mean share is 0.91.
+        assert_eq!(share(&fleet, at(2)), 100, "with {taken}");
         fleet.promise(at(2), WorkerId(0), Promise::default());
     }
-    assert_eq!((share(&fleet, at(2)), share(&fleet, at(5))), (0.2, 1.0));
+    assert_eq!((share(&fleet, at(2)), share(&fleet, at(5))), (22, 100));
+}
+
+#[test]
+fn a_fleet_that_warms_up_as_a_whole_shares_its_load_evenly() {
+    let mut fleet = ready(4);
+    for worker in 0..4 {
+        restart(&mut fleet, at(worker), WorkerId(worker as u32));
+        (0..20).for_each(|_| drop(fleet.promise(at(4), WorkerId(worker as u32), Promise::default())));
+    }
+    fleet.settle(at(4), &mut Vec::new());
+    let shares = [0, 1, 2, 3].map(|it| percent_of_share(&fleet, at(4), it));
+    assert_eq!(shares, [100, 100, 80, 40], "0.4, 0.3, 0.2 and 0.1 of a mean of 0.25");
 }
 
 #[test]
