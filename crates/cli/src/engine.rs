@@ -49,6 +49,7 @@ pub fn command() -> Command {
             .help("Run this many times as fast as the profile"),
         number("kv-blocks", "Blocks in each KV cache [default: the profile's]"),
         number("block-size", "Tokens in a block [default: the profile's]"),
+        number("max-model-len", "Tokens of a prompt and its answer together at most [default: the profile's]"),
         Arg::new("model")
             .long("model")
             .value_name("NAME")
@@ -192,6 +193,9 @@ fn settings(matches: &ArgMatches) -> anyhow::Result<HostConfig> {
     if let Some(&tokens) = matches.get_one::<u32>("block-size") {
         profile.block_tokens = tokens;
     }
+    if let Some(&tokens) = matches.get_one::<u32>("max-model-len") {
+        profile.context_tokens_max = tokens;
+    }
     let mut settings = HostConfig::new(profile);
     settings.speedup = *matches.get_one("speedup").context("speedup")?;
     settings.model.clone_from(matches.get_one::<String>("model").context("model")?);
@@ -237,6 +241,16 @@ mod tests {
         check(&["--count", "2"], Ok(None));
         check(&["--count", "2", "--events", "9101"], Ok(Some((9102, None))));
         check(&["--count", "2", "--events", "9101", "--events-replay", "9201"], Ok(Some((9102, Some(9202)))));
+    }
+
+    #[test]
+    fn flags_replace_what_the_profile_says() {
+        let flags = ["engine", "--kv-blocks", "9000", "--block-size", "64", "--max-model-len", "400000"];
+        let profile = settings(&command().get_matches_from(flags)).unwrap().engine.profile;
+        assert_eq!(
+            (profile.kv_blocks, profile.block_tokens, profile.context_tokens_max),
+            (9_000, 64, 400_000)
+        );
     }
 
     #[test]
