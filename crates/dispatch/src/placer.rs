@@ -76,6 +76,16 @@ pub(crate) struct World<'a> {
     pub(crate) programs: &'a Programs,
 }
 
+/// Whose first tokens a long prompt must not delay.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Consideration {
+    Nobody,
+    /// Those of requests at the worker that it takes.
+    Worker,
+    /// Those of requests at the other workers as well: while it is prefilled, all later requests of higher classes go there.
+    Fleet,
+}
+
 /// By which rules a worker is open to a request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Admission {
@@ -84,8 +94,7 @@ pub(crate) struct Admission {
     pub(crate) part: f64,
     /// Routers that share the fleet.
     pub(crate) routers: u32,
-    /// Whether long prompts must not delay the first tokens of others.
-    pub(crate) is_considerate: bool,
+    pub(crate) consideration: Consideration,
     /// Whether classes above have requests, for which workers must keep room.
     pub(crate) yields: bool,
     /// What of the class may wait at a worker if not.

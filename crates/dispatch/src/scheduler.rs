@@ -24,7 +24,7 @@ use crate::capacity::without;
 use crate::event::{Failure, RetryLimit};
 use crate::long_prefills::LongPrefills;
 use crate::move_budget::{MoveBudget, Moves};
-use crate::placer::{Admission, Rules, Scope};
+use crate::placer::{Admission, Consideration, Rules, Scope};
 use crate::request::{self, Attempt, PendingRequest, PoolId, RequestState};
 use crate::reservations::{Reservation, Reservations};
 use dry_run::DryRun;
@@ -211,7 +211,7 @@ impl Scheduler {
             caps: settings.caps(),
             part,
             routers: self.routers.live,
-            is_considerate: flow.is_some_and(|it| it.is_considerate(now, class)),
+            consideration: Consideration::Nobody,
             yields: part < 1.0 || flow.is_some_and(|it| it.yields(now, class)),
             wait_at_worker: settings.wait_at_worker(class),
             workers_for_long_prompts: flow.map_or(u32::MAX, |it| it.workers_for_long_prompts(class)),
@@ -254,7 +254,12 @@ impl Scheduler {
         let admission = context.settings.enabled.then(|| {
             let of_class = self.admission(context, flow, request.class);
             // Requests with deadlines stay in the router as long as they can: here the earliest deadline goes first.
-            Admission { yields: of_class.yields || request.deadline.is_some(), ..of_class }
+            Admission {
+                yields: of_class.yields || request.deadline.is_some(),
+                consideration: flow
+                    .map_or(Consideration::Nobody, |it| it.consideration(context.now, request)),
+                ..of_class
+            }
         });
         // A request that no other may overtake any more takes what is free; so does one that has waited in vain.
         let is_barrier = || self.pool(request.pool).is_some_and(|it| it.queue.is_barrier(request.id));

@@ -13,7 +13,7 @@ use maitre_policy::{Ask, Candidate, Fetch};
 use super::in_use::{InUse, Used};
 use super::pull::PullSurvey;
 use super::sent::LastSent;
-use super::{Admission, Query, World, pace};
+use super::{Admission, Consideration, Query, World, pace};
 use crate::cache::{Held, WorkerCaches, blocks_in_tokens};
 use crate::capacity::{first_token_by, has_memory, is_long};
 use crate::reservations::Reservations;
@@ -146,13 +146,27 @@ impl Survey {
         let has_long = |it: &WorkerSnapshot| world.long_prefills.is_at(it.worker, query.class);
         let long_prefills = self.snapshots.iter().filter(|it| has_long(it)).count();
         let are_enough = long_prefills as u32 >= admission.workers_for_long_prompts;
+        // Workers without a long prompt, and the requests there that wait for their first token.
+        let (free, waiting) = (self.snapshots.iter().filter(|it| !has_long(it)))
+            .fold((0, 0), |(free, waiting), it| (free + 1, waiting + it.promised.prefilling));
+        let delays = |it: &WorkerSnapshot| {
+            // What of both is at this worker itself: only the others can take what comes.
+            let own = if has_long(it) { (0, 0) } else { (1, it.promised.prefilling) };
+            let is_alone = self.snapshots.len() == 1;
+            match admission.consideration {
+                Consideration::Nobody => false,
+                Consideration::Worker => it.promised.prefilling > 0,
+                Consideration::Fleet => {
+                    it.promised.prefilling > 0 || !is_alone && waiting - own.1 > free - own.0
+                }
+            }
+        };
         for (place, snapshot) in self.snapshots.iter().enumerate() {
             let promise = self.promise_at(query.ask, place);
             let limits = admission.limits(snapshot);
             let is_long = is_long(snapshot, promise.prefill);
             let is_apart = admission.yields && is_long;
-            let disturbs = admission.is_considerate && is_long && snapshot.promised.prefilling > 0
-                || is_apart && are_enough && !has_long(snapshot);
+            let disturbs = is_long && delays(snapshot) || is_apart && are_enough && !has_long(snapshot);
             // Without classes above, the engine decides about memory: it knows it better.
             let is_busy = !admission.is_open(snapshot) || admission.yields && !has_memory(snapshot, &promise);
             let is_trusted = is_learned && snapshot.idle < RATES_TRUSTED;

@@ -27,6 +27,53 @@ impl Harness {
     }
 }
 
+/// Two workers that decode chats. At the first no request waits for its first token, at the second these do.
+fn with_waiting_chats() -> (Harness, Vec<u64>) {
+    let mut harness = Harness::with_queue(2, BrainSettings::default()).learn();
+    for request in 1_000..1_008 {
+        harness.step(Come(chat(request)));
+        harness.now = harness.now + FIRST_TOKEN;
+        harness.step(First(request));
+    }
+    (100..106).for_each(|it| drop(harness.step(Come(chat(it)))));
+    let worker_of = |harness: &Harness, it: u64| harness.brain.pending.get(&it).and_then(|it| it.worker());
+    let (first, second): (Vec<u64>, Vec<u64>) =
+        (100..106).partition(|&it| worker_of(&harness, it) == Some(WorkerId(0)));
+    first.into_iter().for_each(|it| drop(harness.step(First(it))));
+    assert!(second.len() > 1, "{second:?}");
+    (harness, second)
+}
+
+/// The other worker gets all chats while the job is prefilled. With two workers, its queue was the chats' p99.
+#[test]
+fn a_long_prompt_waits_until_the_other_workers_can_take_what_comes() {
+    let (mut harness, second) = with_waiting_chats();
+    harness.step(Come(job(1)));
+    assert_eq!(harness.placed_jobs(), [], "the first worker is clear, but the second has a queue");
+    second[1..].iter().for_each(|&it| drop(harness.step(First(it))));
+    harness.step(After(50));
+    assert_eq!(harness.placed_jobs(), [(1, WorkerId(0))]);
+}
+
+#[test]
+fn a_long_prompt_looks_at_other_workers_for_a_while_only() {
+    let (mut harness, _) = with_waiting_chats();
+    harness.step(Come(job(1)));
+    (0..9).for_each(|_| drop(harness.step(After(50))));
+    assert_eq!(harness.placed_jobs(), []);
+    harness.step(After(50));
+    assert_eq!(harness.placed_jobs(), [(1, WorkerId(0))]);
+}
+
+#[test]
+fn long_prompts_take_every_worker_soon_after_higher_classes_have_ended() {
+    let mut harness = Harness::with_jobs(4, 40);
+    assert_eq!(harness.placed_jobs().len(), 1);
+    (1_000..1_160).for_each(|it| drop(harness.step(End(it))));
+    (0..20).for_each(|_| drop(harness.step(After(50))));
+    assert_eq!(harness.placed_jobs().len(), 4);
+}
+
 /// Issue 16: on two workers, each had a long prompt in its steps, and every chat waited for one.
 #[test]
 fn long_prompts_of_a_lower_class_take_no_more_workers_than_higher_classes_leave() {
