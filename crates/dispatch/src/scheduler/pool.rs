@@ -19,7 +19,7 @@ use crate::request::PendingRequest;
 const FLEET_CLEAR: Duration = Duration::from_millis(500);
 
 /// How long it looks for a worker at which it delays no first token. A busy moment lasts longer than `FLEET_CLEAR`: with the same
-/// limit for both, a job went to any worker in the worst moment (1.97 times; on four workers at 80 % 1.63 instead of 1.45).
+/// limit for both, a job went to any worker in the worst moment (1.97 times; on four workers at 80 % 1.63 instead of 1.51).
 const WORKER_CLEAR: Duration = Duration::from_millis(1_500);
 
 /// How long the classes above must have had no request before their last ones no longer count. Their use is an average of some
