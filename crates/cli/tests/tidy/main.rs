@@ -175,6 +175,21 @@ fn without_tests(text: &str) -> &str {
     text.split("#[cfg(test)]\nmod tests {").next().unwrap_or(text)
 }
 
+/// The only file that may switch the lint off.
+const UNSAFE: &str = "crates/dialect/src/json/wide.rs";
+
+#[test]
+fn one_file_has_unsafe_code() {
+    let lint = concat!("un", "safe_code");
+    let is_ours = |it: &File| it.path.starts_with("crates/") && it.text.contains(lint);
+    let files: Vec<File> = rust_files().into_iter().filter(is_ours).collect();
+    let offences = files.iter().filter(|it| it.path != UNSAFE);
+    check(&offences.map(|it| format!("{}: only {UNSAFE} may have unsafe code", it.path)).collect::<Vec<_>>());
+    assert!(files.iter().any(|it| it.path == UNSAFE), "{UNSAFE} has none: forbid it everywhere");
+    let manifest: toml::Table = text("Cargo.toml").parse().unwrap();
+    assert_eq!(manifest["workspace"]["lints"]["rust"][lint].as_str(), Some("deny"));
+}
+
 #[test]
 fn a_module_is_named_by_its_file() {
     let offences = rust_files().into_iter().filter(|it| it.path.ends_with("/mod.rs"));
