@@ -110,7 +110,11 @@ fn pool_load(now: Instant, pool: PoolId, sources: ScalingSources<'_>) -> PoolLoa
     let rates = fleet.rates();
     let mut load = PoolLoad {
         workers: 0,
-        costs: TokenCosts { prefill_s: rates.prefill.slope, answer_s: rates.decode.slope },
+        costs: TokenCosts {
+            prefill_s: rates.prefill.slope,
+            answer_s: rates.decode.slope,
+            step_s: rates.decode.base,
+        },
         waiting: 0,
         backlog_s: 0.0,
         kv_tokens: 0.0,
@@ -133,7 +137,6 @@ fn pool_load(now: Instant, pool: PoolId, sources: ScalingSources<'_>) -> PoolLoa
             let waiting = pool.queue.waiting(class);
             load.waiting += waiting.requests;
             load.backlog_s += waiting.cost * rates.prefill.slope;
-            load.kv_tokens += waiting.tokens as f64;
         }
     }
     load

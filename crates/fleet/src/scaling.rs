@@ -13,18 +13,20 @@
 //! - **KV cache**: what requests hold must fit.
 //!
 //! The number rises at once. It falls to what was needed during `settle`, which counts less the longer it is ago, so that
-//! it does not follow the noise.
+//! it does not follow the noise. A forecast is no need: it counts while it stands. A backlog is done once: it counts until
+//! it is. When both were remembered like needs, a fleet that had met its rise kept half as many workers again for minutes.
 //!
 //! What is left out: how long a particular fleet takes to start (a setting), what a worker costs, and prefill workers.
 
 pub mod demand;
+mod trend;
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
 use maitre_base::Instant;
 
-use demand::{ArrivedWork, Demand, DemandNow, TokenCosts};
+use demand::{ArrivedWork, Demand, DemandNow, TokenCosts, WorkerFigures};
 
 /// The part of a worker's time that may be used in the mean. Above it, waits explode with any error of a forecast.
 const BUSY_MAX: f64 = 0.85;
@@ -91,7 +93,7 @@ pub struct PoolLoad {
     pub waiting: u32,
     /// Seconds of work that wait: in the queue, and prompts at workers that are not computed yet.
     pub backlog_s: f64,
-    /// KV tokens that requests hold and will hold, the queued ones included.
+    /// KV tokens that requests at workers hold and will hold.
     pub kv_tokens: f64,
     /// KV tokens that one worker has room for, if known.
     pub kv_tokens_each: Option<f64>,
@@ -177,6 +179,10 @@ pub struct Scaler {
     demand: Demand,
     /// What was needed, by the number of the step: those of `settle`, and only those that no later one exceeds.
     needs: VecDeque<(u64, u32)>,
+    /// The number itself during the last `start_up`, by step: workers that are on their way, if it is followed.
+    asked: VecDeque<(u64, u32)>,
+    /// The most that the backlog needed since it began.
+    for_backlog: u32,
 }
 
 impl Scaler {
@@ -205,12 +211,18 @@ impl Scaler {
         let routers = f64::from(routers.max(1));
         // Of a fleet that several routers share, this one's demand meets its part.
         let workers = f64::from(load.workers) / routers;
-        let demand = self.demand.now(now, settings.start_up, (load.costs, workers)).times(routers);
-        let (needed, reason) = match self.is_idle(now, load, settings) {
-            true => (0, ScalingReason::Idle),
-            false => need(&demand, load, settings),
+        let figures = WorkerFigures { costs: load.costs, workers, kv_tokens_each: load.kv_tokens_each };
+        let demand = self.demand.now(now, settings.start_up, figures).times(routers);
+        let (seen, (expected, reason)) = match self.is_idle(now, load, settings) {
+            true => (0, (0, ScalingReason::Idle)),
+            false => (need(&demand.without_trend(), load).0, need(&demand, load)),
         };
-        let workers = self.settle(now, needed, settings.settle.min(SETTLE_MAX));
+        let settled = self.settle(now, seen, settings.settle.min(SETTLE_MAX));
+        let by_backlog = self.backlog(now, &demand, load, settings);
+        let reason = if by_backlog > expected { ScalingReason::Backlog } else { reason };
+        let needed = expected.max(by_backlog);
+        let workers = settled.max(needed);
+        self.asked(now, workers, settings.start_up);
         let kv_usage = load.kv_tokens_each.map(|it| load.kv_tokens / (it * f64::from(load.workers.max(1))));
         DesiredWorkers {
             workers,
@@ -228,10 +240,53 @@ impl Scaler {
         !settings.idle.is_zero() && load.waiting == 0 && load.kv_tokens <= 0.0 && is_quiet
     }
 
+    /// Enough to do what will be left of the backlog when a worker that is asked for now is ready.
+    fn backlog(
+        &mut self,
+        now: Instant,
+        demand: &DemandNow,
+        load: &PoolLoad,
+        settings: &ScalingSettings,
+    ) -> u32 {
+        let here = f64::from(load.workers);
+        if load.backlog_s <= demand.due_s * here {
+            self.for_backlog = 0;
+            return 0;
+        }
+        let start_up = settings.start_up.as_secs_f64();
+        let left = load.backlog_s
+            - (here + self.coming(now, load.workers, settings.start_up) - demand.ahead) * start_up;
+        let clear = CLEAR.as_secs_f64().max(demand.due_s);
+        let doing = |backlog_s: f64| whole(demand.ahead / BUSY_MAX + backlog_s / clear);
+        let ordered = if left > 0.0 { doing(left.min(load.backlog_s)) } else { 0 };
+        // Workers that are here or on their way stay until they have done it.
+        let needed = ordered.max(doing(load.backlog_s).min(load.workers));
+        self.for_backlog = self.for_backlog.max(needed);
+        self.for_backlog
+    }
+
+    /// How many more than these workers there will be in the mean of the next `start_up`, if the number was followed: what
+    /// was asked for some time ago comes that much before what is asked for now.
+    fn coming(&self, now: Instant, here: u32, start_up: Duration) -> f64 {
+        let (step, kept) = (step_of(now), steps(start_up));
+        let recent = self.asked.iter().filter(|it| it.0 + kept >= step);
+        let more: f64 = recent.map(|it| f64::from(it.1.saturating_sub(here))).sum();
+        more / (kept.max(1) as f64)
+    }
+
+    fn asked(&mut self, now: Instant, workers: u32, start_up: Duration) {
+        let (step, kept) = (step_of(now), steps(start_up.min(SETTLE_MAX)));
+        if self.asked.back().is_none_or(|it| it.0 < step) {
+            self.asked.push_back((step, workers));
+        }
+        while self.asked.front().is_some_and(|it| it.0 + kept < step) {
+            self.asked.pop_front();
+        }
+    }
+
     /// Remembers what is needed now; returns the most that was within `settle`, as far as it still counts.
     fn settle(&mut self, now: Instant, needed: u32, settle: Duration) -> u32 {
-        let step = now.as_nanos() / STEP.as_nanos() as u64;
-        let kept = settle.as_nanos().div_ceil(STEP.as_nanos()) as u64;
+        let (step, kept) = (step_of(now), steps(settle));
         while self.needs.back().is_some_and(|it| it.1 <= needed) {
             self.needs.pop_back();
         }
@@ -245,6 +300,15 @@ impl Scaler {
         let faded = |it: &(u64, u32)| whole(f64::from(it.1) * remembered(step - it.0, kept));
         self.needs.iter().map(faded).fold(needed, u32::max)
     }
+}
+
+/// The number of the step at this moment.
+fn step_of(now: Instant) -> u64 {
+    now.as_nanos() / STEP.as_nanos() as u64
+}
+
+fn steps(time: Duration) -> u64 {
+    time.as_nanos().div_ceil(STEP.as_nanos()) as u64
 }
 
 /// The part of a need that counts after so many steps: all of it for a third of the time that it is remembered, then less
@@ -269,13 +333,17 @@ impl DemandNow {
             ..self
         }
     }
+
+    /// As if what arrives stayed as it is.
+    fn without_trend(self) -> DemandNow {
+        DemandNow { ahead: self.load, ..self }
+    }
 }
 
-/// What is needed at this moment, and why.
-fn need(demand: &DemandNow, load: &PoolLoad, settings: &ScalingSettings) -> (u32, ScalingReason) {
+/// What is needed for what arrives, and why.
+fn need(demand: &DemandNow, load: &PoolLoad) -> (u32, ScalingReason) {
     let by_demand = whole(demand.ahead / BUSY_MAX);
     let by_deadline = for_deadlines(demand, by_demand.max(1));
-    let by_backlog = for_backlog(demand, load, settings);
     let by_kv = for_kv(demand, load);
     let least = match load.workers == 0 && load.waiting > 0 {
         true => ScalingReason::FirstWorker,
@@ -285,7 +353,6 @@ fn need(demand: &DemandNow, load: &PoolLoad, settings: &ScalingSettings) -> (u32
         (1, least),
         (by_demand, ScalingReason::Demand),
         (by_deadline, ScalingReason::Deadlines),
-        (by_backlog, ScalingReason::Backlog),
         (by_kv, ScalingReason::KvCache),
     ];
     // Of equal answers, the first: it is the simplest.
@@ -317,21 +384,6 @@ fn late_part(demand: &DemandNow, workers: u32) -> f64 {
     // Where prompts alone take as long as they may, no number of workers helps: they may take twice as long.
     let slack = (demand.due_s - demand.prefill_s).max(demand.prefill_s);
     all_busy * (-slack / wait.max(f64::MIN_POSITIVE)).exp()
-}
-
-/// Enough to do what will be left of the backlog when a new worker is ready.
-fn for_backlog(demand: &DemandNow, load: &PoolLoad, settings: &ScalingSettings) -> u32 {
-    let start_up = settings.start_up.as_secs_f64();
-    let spare = f64::from(load.workers) - demand.ahead;
-    let left = load.backlog_s - spare * start_up;
-    if load.backlog_s <= demand.due_s * f64::from(load.workers) {
-        return 0;
-    }
-    let clear = CLEAR.as_secs_f64().max(demand.due_s);
-    let doing = |backlog_s: f64| whole(demand.ahead / BUSY_MAX + backlog_s / clear);
-    let ordered = if left > 0.0 { doing(left.min(load.backlog_s)) } else { 0 };
-    // Workers that are here stay until they have done it.
-    ordered.max(doing(load.backlog_s).min(load.workers))
 }
 
 /// Enough for what requests hold, and will hold once more of them come.

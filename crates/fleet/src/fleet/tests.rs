@@ -98,7 +98,7 @@ fn a_returned_worker_is_as_good_as_any_until_it_has_its_part_of_the_load() {
     let mut fleet = ready(10);
     restart(&mut fleet, at(0), WorkerId(0));
     for worker in 1..10 {
-        (0..20).for_each(|_| drop(fleet.promise(at(0), WorkerId(worker), Promise::default())));
+        (0..20).for_each(|_| fleet.promise(at(0), WorkerId(worker), Promise::default()));
     }
     fleet.settle(at(1), &mut Vec::new());
     let share = |fleet: &Fleet, now| percent_of_share(fleet, now, 0);
@@ -115,7 +115,7 @@ fn a_fleet_that_warms_up_as_a_whole_shares_its_load_evenly() {
     let mut fleet = ready(4);
     for worker in 0..4 {
         restart(&mut fleet, at(worker), WorkerId(worker as u32));
-        (0..20).for_each(|_| drop(fleet.promise(at(4), WorkerId(worker as u32), Promise::default())));
+        (0..20).for_each(|_| fleet.promise(at(4), WorkerId(worker as u32), Promise::default()));
     }
     fleet.settle(at(4), &mut Vec::new());
     let shares = [0, 1, 2, 3].map(|it| percent_of_share(&fleet, at(4), it));

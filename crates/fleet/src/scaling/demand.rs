@@ -5,11 +5,13 @@
 //! step and request`, what it adds to the steps of its worker. So one worker does at most one second of work a second.
 //!
 //! Traffic is noisy, and a forecast that follows the noise adds workers for nothing. So the last seconds count against
-//! the last minute, and a trend counts at all, only as far as chance does not explain them.
+//! the last minute, and a trend (see `trend`) counts at all, only as far as chance does not explain them.
 
 use std::time::Duration;
 
 use maitre_base::Instant;
+
+use super::trend::LoadHistory;
 
 /// The span of one bucket. Chosen: traces and clients send in batches every few seconds, which shorter buckets would take
 /// for changes.
@@ -19,10 +21,10 @@ const BUCKETS: usize = 30;
 /// The buckets that say how much arrives, and the newest of them, which say whether that has just changed.
 const LEVEL: usize = 6;
 const NEWEST: usize = 2;
-/// The buckets that a trend is fitted to: a minute shows a steep rise soon, two show a slow one.
-const TRENDS: [usize; 2] = [6, 12];
 /// The least part of a measured step that is the step's own.
 const STEP_PART_MIN: f64 = 0.1;
+/// The most requests that share a step, whatever fits into the KV cache: engines' usual limit.
+const SHARING_MAX: f64 = 256.0;
 /// How many standard errors count as chance.
 const CHANCE: f64 = 2.0;
 
@@ -40,6 +42,27 @@ pub struct ArrivedWork {
 pub struct TokenCosts {
     pub prefill_s: f64,
     pub answer_s: f64,
+    /// What a step takes besides, whatever is in it.
+    pub step_s: f64,
+}
+
+/// The workers that do the work.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct WorkerFigures {
+    pub(super) costs: TokenCosts,
+    /// How many there were when the costs were measured.
+    pub(super) workers: f64,
+    /// KV tokens that one has room for, if known.
+    pub(super) kv_tokens_each: Option<f64>,
+}
+
+impl WorkerFigures {
+    /// Seconds for one token of an answer, as measured, when as many requests of this length share a step as a worker has
+    /// room for. Where few do, the step itself is most of it: with room for eight, 4 ms of 6.
+    fn answer_token_s(&self, tokens_held: f64) -> f64 {
+        let fit = self.kv_tokens_each.map_or(SHARING_MAX, |it| it / tokens_held.max(1.0));
+        self.costs.answer_s + self.costs.step_s / fit.clamp(1.0, SHARING_MAX)
+    }
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -124,21 +147,22 @@ impl Demand {
         self.last
     }
 
-    /// What arrives now, and `lead` ahead, by the costs that were measured at so many workers.
-    pub fn now(&mut self, now: Instant, lead: Duration, measured: (TokenCosts, f64)) -> DemandNow {
+    /// What arrives now, and `lead` ahead, as work for such workers.
+    pub(super) fn now(&mut self, now: Instant, lead: Duration, figures: WorkerFigures) -> DemandNow {
         self.advance(now);
         let Some(first) = self.first else { return DemandNow::default() };
         let all = self.sum(BUCKETS);
         let is_placed = all.placed > 0.0 && all.placed_prompt > 0.0;
         // Before any request was placed, nothing is known to be cached.
         let uncached = if is_placed { all.prefill / all.placed_prompt } else { 1.0 };
-        let (costs, workers) = measured;
+        let costs = figures.costs;
         let prefill_token_s = costs.prefill_s * uncached;
         let (level, seconds) = (self.sum(LEVEL), self.span(now, first, LEVEL));
         // Prompts that are computed between the steps of an answer lengthen its steps as they were measured. On eight
         // workers that computed prompts for half of their time, a step seemed to cost four times what it does.
-        let prefilling = level.prompt * prefill_token_s / seconds / workers.max(f64::MIN_POSITIVE);
-        let answer_s = costs.answer_s * (1.0 - prefilling).clamp(STEP_PART_MIN, 1.0);
+        let prefilling = level.prompt * prefill_token_s / seconds / figures.workers.max(f64::MIN_POSITIVE);
+        let tokens_held = (all.prompt + all.answer) / all.requests.max(1.0);
+        let answer_s = figures.answer_token_s(tokens_held) * (1.0 - prefilling).clamp(STEP_PART_MIN, 1.0);
         let work = |it: &Bucket| it.prompt * prefill_token_s + it.answer * answer_s;
         let load = self.raised(now, first, work(&level) / seconds, &work);
         let ahead = load.max(self.forecast(now, first, lead, &work));
@@ -176,20 +200,17 @@ impl Demand {
 
     /// The load so long ahead if it goes on growing as it does; zero if it does not grow.
     fn forecast(&self, now: Instant, first: Instant, lead: Duration, work: &impl Fn(&Bucket) -> f64) -> f64 {
-        let whole = self.whole_buckets(first);
-        let width = BUCKET.as_secs_f64();
-        let newest_end = self.current as f64 * width;
-        let point = |back: usize| {
-            let seconds = newest_end - (back as f64 - 0.5) * width - now.as_secs_f64();
-            (seconds, work(self.bucket(back)) / width)
+        let width_s = BUCKET.as_secs_f64();
+        let loads: Vec<f64> =
+            (1..=self.whole_buckets(first)).map(|back| work(self.bucket(back)) / width_s).collect();
+        let all = self.sum(BUCKETS);
+        let history = LoadHistory {
+            loads: &loads,
+            width_s,
+            age_s: now.as_secs_f64() - self.current as f64 * width_s,
+            grain_s: work(&all) / all.requests.max(1.0) * self.dispersion(),
         };
-        let ahead = |buckets: usize| {
-            let points: Vec<(f64, f64)> = (1..=buckets).map(point).collect();
-            let (level, slope, error) = fit(&points);
-            let slope = slope - CHANCE * error;
-            if slope > 0.0 { level + slope * lead.as_secs_f64() } else { 0.0 }
-        };
-        TRENDS.into_iter().filter(|&it| it <= whole).map(ahead).fold(0.0, f64::max)
+        history.ahead(lead.as_secs_f64())
     }
 
     /// Full buckets since the first arrival.
@@ -243,17 +264,4 @@ fn number(at: Instant) -> u64 {
 fn mean_square(all: &Bucket) -> f64 {
     let mean = all.prompt / all.requests.max(1.0);
     mean * mean
-}
-
-/// The line through points by least squares: its value at zero, its slope, and the standard error of the slope.
-fn fit(points: &[(f64, f64)]) -> (f64, f64, f64) {
-    let count = points.len() as f64;
-    let mean = |of: fn(&(f64, f64)) -> f64| points.iter().map(of).sum::<f64>() / count;
-    let (x_mean, y_mean) = (mean(|it| it.0), mean(|it| it.1));
-    let spread: f64 = points.iter().map(|it| (it.0 - x_mean).powi(2)).sum();
-    let slope = points.iter().map(|it| (it.0 - x_mean) * (it.1 - y_mean)).sum::<f64>() / spread;
-    let level = y_mean - slope * x_mean;
-    let residuals: f64 = points.iter().map(|it| (it.1 - level - slope * it.0).powi(2)).sum();
-    let error = (residuals / (count - 2.0).max(1.0) / spread).sqrt();
-    (level, slope, error)
 }

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::*;
 
 /// An 8B model on one large GPU.
-const COSTS: TokenCosts = TokenCosts { prefill_s: 50e-6, answer_s: 100e-6 };
+const COSTS: TokenCosts = TokenCosts { prefill_s: 50e-6, answer_s: 100e-6, step_s: 0.0 };
 
 const IDLE_POOL: PoolLoad = PoolLoad {
     workers: 1,
@@ -153,6 +153,54 @@ fn each_signal_can_be_the_reason() {
 }
 
 #[test]
+fn a_step_that_few_requests_share_is_part_of_their_work() {
+    let load = |room: Option<f64>| {
+        let costs = TokenCosts { step_s: 0.035, ..COSTS };
+        let pool = PoolLoad { costs, kv_tokens_each: room, ..LARGE_POOL };
+        Traffic::new().run(300, |_| 10).desired(pool, ScalingSettings::default()).load
+    };
+    // Ten requests a second with 200 tokens each: 1.7 s of work, and 70 s of steps that as many share as have room.
+    for (room, sharing) in
+        [(Some(33_600.0), 8.0), (Some(4_200.0 * 1_000.0), 256.0), (Some(100.0), 1.0), (None, 256.0)]
+    {
+        let (got, expected) = (load(room), 1.7 + 70.0 / sharing);
+        assert!((got / expected - 1.0).abs() < 0.03, "{room:?}: {got}, not {expected}");
+    }
+}
+
+#[test]
+fn a_backlog_counts_the_workers_that_are_on_their_way_and_ends_with_itself() {
+    let settings = ScalingSettings::default();
+    let mut traffic = Traffic::new();
+    traffic.run(300, |second| u64::from(second % 5 == 0));
+    let waits = |backlog_s: f64| PoolLoad { backlog_s, waiting: 10, ..IDLE_POOL };
+    let first = traffic.desired(waits(150.0), settings);
+    assert_eq!((first.workers, first.reason), (5, ScalingReason::Backlog));
+    // It grows slightly while they start: those that come will do it.
+    let mut seen = Vec::new();
+    for second in 0..90 {
+        traffic.run(1, |it| u64::from(it % 5 == 0));
+        seen.push(traffic.desired(waits(150.0 + f64::from(second) / 3.0), settings).workers);
+    }
+    assert!(seen.iter().all(|&it| (5..=6).contains(&it)), "{seen:?}");
+    // What it needed is not remembered when it is done.
+    let done = traffic.desired(PoolLoad { workers: 5, ..IDLE_POOL }, settings);
+    assert_eq!((done.workers, done.reason), (1, ScalingReason::Least));
+}
+
+#[test]
+fn a_forecast_counts_while_it_stands() {
+    let settings = ScalingSettings::default();
+    let mut traffic = Traffic::new();
+    let flat = traffic.run(300, |_| 40).desired(LARGE_POOL, settings).workers;
+    let rising = traffic.run(40, |second| 40 + second).desired(LARGE_POOL, settings);
+    assert!(rising.workers > flat * 3 / 2, "{flat} {rising:?}");
+    // It ends: what was really needed stays, what was forecast does not.
+    let after = traffic.run(60, |_| 50).desired(LARGE_POOL, settings);
+    assert!(after.workers >= flat && after.workers < rising.workers * 4 / 5, "{flat} {rising:?} {after:?}");
+}
+
+#[test]
 fn the_number_rises_at_once_and_falls_bit_by_bit() {
     let settings = ScalingSettings::default();
     let mut traffic = Traffic::new();
@@ -234,6 +282,7 @@ proptest! {
             prop_assert!(load.waiting == 0 || desired.workers >= 1, "{desired:?}");
             prop_assert!(desired.load.is_finite() && desired.load_ahead >= desired.load, "{desired:?}");
             prop_assert!(scaler.needs.len() as u64 <= settings.settle.as_secs() / STEP.as_secs() + 2);
+            prop_assert!(scaler.asked.len() as u64 <= settings.start_up.as_secs() / STEP.as_secs() + 2);
         }
     }
 
