@@ -181,6 +181,12 @@ impl CacheIndex {
         indexes.find(prompt, found, Index::look_up);
     }
 
+    /// The same, unless another thread is writing.
+    pub(crate) fn try_look_up(&self, prompt: &PromptChain, found: &mut Found) -> bool {
+        let indexes = self.indexes.try_read();
+        indexes.map(|it| it.find(prompt, found, Index::look_up)).is_some()
+    }
+
     /// Does what decisions have left to be written, unless another thread is writing: that one goes on until nothing is left.
     pub fn write(&self) {
         // What is deferred after the last look at it here finds the mark gone, and is written by its own thread. Hence the
