@@ -17,9 +17,9 @@ use crate::cache::{Cache, CacheIndex, Found};
 
 use crate::event::{Arrival, Effect, Event, Failure};
 use crate::observer::decision::AttemptOutcome;
-use crate::observer::desk::{Clerk, Draft};
 use crate::observer::forecast::Prediction;
 use crate::observer::hot::Hot;
+use crate::observer::lane_records::{RecordWriter, UnwrittenRecord};
 use crate::observer::ring::Ring;
 use crate::observer::shadow::ShadowScore;
 use crate::observer::{Fact, Observer};
@@ -83,8 +83,8 @@ struct Parts {
     programs: Programs,
     observer: Observer,
     /// Whether the thread that decides writes the list of a prepared record itself, later; and that record.
-    may_draft: bool,
-    draft: Option<Draft>,
+    may_write_later: bool,
+    unwritten: Option<UnwrittenRecord>,
     scaling: Scaling,
 }
 
@@ -112,8 +112,8 @@ impl Brain {
                 placer: Placer::new(strategies, settings.needs(), settings.seed),
                 programs: Programs::new(settings.programs),
                 observer: Observer::new(settings.watch(), settings.shares, settings.seed),
-                may_draft: false,
-                draft: None,
+                may_write_later: false,
+                unwritten: None,
                 scaling: Scaling::default(),
                 settings,
             },
@@ -172,7 +172,7 @@ impl Brain {
         self.parts.scheduler.limit_share()
     }
 
-    /// Completes the records of decisions, whose lists of workers threads write after `decide`. Whoever reads records of
+    /// Completes the records of decisions, whose lists of workers threads write after `decide`. A reader of records of
     /// other threads should call it first.
     pub fn collect_records(&mut self, now: Instant) {
         self.parts.observer.collect(now);
@@ -239,18 +239,18 @@ impl Brain {
         if !is_current {
             scratch.survey.forget_prepared();
         }
-        let has_clerk = is_current && scratch.clerk.is_some();
-        self.parts.may_draft = has_clerk && self.parts.observer.may_draft();
+        let has_writer = is_current && scratch.writer.is_some();
+        self.parts.may_write_later = has_writer && self.parts.observer.may_write_later();
         self.parts.swap(scratch);
         self.step(now, event, effects);
         // It is about this moment only.
         self.parts.cache.forget_found();
         self.parts.swap(scratch);
         scratch.survey.forget_prepared();
-        self.parts.may_draft = false;
-        scratch.draft = self.parts.draft.take();
-        if let (Some(clerk), Some(draft)) = (&scratch.clerk, &scratch.draft) {
-            clerk.announce(draft);
+        self.parts.may_write_later = false;
+        scratch.unwritten = self.parts.unwritten.take();
+        if let (Some(writer), Some(unwritten)) = (&scratch.writer, &scratch.unwritten) {
+            writer.announce(unwritten);
         }
         if scratch.prepares {
             self.parts.follow(scratch);
@@ -421,15 +421,15 @@ pub struct Scratch {
     prepares: bool,
     mirror: Option<Box<Mirror>>,
     /// Writes the lists of records.
-    clerk: Option<Clerk>,
-    draft: Option<Draft>,
+    writer: Option<RecordWriter>,
+    unwritten: Option<UnwrittenRecord>,
 }
 
 impl Scratch {
     /// Does what `Brain::decide` has left to be done outside any lock that it needed: the rest of the record.
     pub fn finish(&mut self) {
-        if let (Some(draft), Some(clerk)) = (self.draft.take(), &self.clerk) {
-            clerk.write(draft, &self.survey);
+        if let (Some(unwritten), Some(writer)) = (self.unwritten.take(), &self.writer) {
+            writer.write(unwritten, &self.survey);
         }
     }
 
@@ -453,18 +453,18 @@ impl Scratch {
 
 impl Parts {
     /// Copies what has changed to a thread that prepares choices.
-    fn follow(&mut self, Scratch { mirror, clerk, .. }: &mut Scratch) {
+    fn follow(&mut self, Scratch { mirror, writer, .. }: &mut Scratch) {
         let Parts { fleet, cache, settings, observer, .. } = self;
         let mirror = mirror.get_or_insert_with(|| Box::new(Mirror::new(fleet, cache)));
         if !mirror.is_of(cache) {
-            *clerk = None;
+            *writer = None;
         }
         let then = mirror.moment();
         mirror.follow(fleet, cache, settings.strategy);
-        match clerk {
+        match writer {
             _ if !mirror.is_used() => {}
-            Some(clerk) => clerk.follow(observer.forecast(), fleet, then),
-            None => *clerk = Some(observer.hire(fleet)),
+            Some(writer) => writer.follow(observer.forecast(), fleet, then),
+            None => *writer = Some(observer.add_lane(fleet)),
         }
     }
 

@@ -4,10 +4,10 @@
 //! it: a law in the tests compares every pick with those of a brain that records nothing.
 
 pub mod decision;
-pub(crate) mod desk;
 pub(crate) mod dirty;
 pub mod forecast;
 pub mod hot;
+pub(crate) mod lane_records;
 pub mod ring;
 pub mod shadow;
 
@@ -24,10 +24,10 @@ use crate::placer::survey::Survey;
 use crate::placer::{Picked, Query, View};
 use crate::programs::view::ProgramStep;
 use decision::{CANDIDATES_MAX, Considered, Decision, Least, PRICED_MAX};
-use desk::{Clerk, Desks, Draft};
 use dirty::DirtySet;
 use forecast::{Forecast, Foreseen};
 use hot::{Hot, Prefixes, Sight};
+use lane_records::{RecordWriter, RecordsByLane, UnwrittenRecord};
 use ring::{End, Ring};
 use shadow::{Case, Shadows};
 
@@ -134,7 +134,7 @@ pub(crate) struct Observer {
     ring: Ring,
     forecast: Forecast,
     prefixes: Prefixes,
-    desks: Desks,
+    by_lane: RecordsByLane,
     shadows: Shadows,
     /// What other routers do not know yet; none while this router is alone.
     dirty: Option<DirtySet>,
@@ -148,7 +148,7 @@ impl Observer {
             ring: Ring::new(watch.decisions_kept),
             forecast: Forecast::default(),
             prefixes: Prefixes::default(),
-            desks: Desks::default(),
+            by_lane: RecordsByLane::default(),
             shadows: Shadows::new(watch.shadows, watch.knobs, watch.shadow_sample, seed),
             dirty: shares.then(DirtySet::default),
             assessed: Instant::ZERO,
@@ -159,7 +159,7 @@ impl Observer {
         self.ring.resize(watch.decisions_kept);
         if !self.ring.is_on() {
             self.prefixes.clear();
-            self.desks.forget_prefixes();
+            self.by_lane.forget_prefixes();
         }
         self.shadows.retune(watch.shadows, watch.knobs, watch.shadow_sample);
     }
@@ -190,23 +190,23 @@ impl Observer {
     /// The prefixes that recent prompts have in common, those with the most tokens first.
     pub(crate) fn hottest(&self, now: Instant, limit: usize) -> Vec<Hot> {
         let mut all = self.prefixes.clone();
-        self.desks.add_prefixes(now, &mut all);
+        self.by_lane.add_prefixes(now, &mut all);
         all.hottest(now, limit)
     }
 
     /// Completes the records whose lists threads have written since.
     pub(crate) fn collect(&mut self, now: Instant) {
-        let Observer { ring, prefixes, desks, .. } = self;
-        desks.collect(now, prefixes, |number, list| ring.complete(number, list));
+        let Observer { ring, prefixes, by_lane, .. } = self;
+        by_lane.collect(now, prefixes, |number, list| ring.complete(number, list));
     }
 
     /// For a thread that writes the lists of its records itself.
-    pub(crate) fn hire(&mut self, fleet: &Fleet) -> Clerk {
-        Clerk::new(self.desks.add(), &self.forecast, fleet)
+    pub(crate) fn add_lane(&mut self, fleet: &Fleet) -> RecordWriter {
+        RecordWriter::new(self.by_lane.add(), &self.forecast, fleet)
     }
 
     /// Whether records may be completed later. A shadow is asked at once, and its answers belong to the record.
-    pub(crate) fn may_draft(&self) -> bool {
+    pub(crate) fn may_write_later(&self) -> bool {
         self.ring.is_on() && self.shadows.is_empty()
     }
 
@@ -242,7 +242,7 @@ impl Observer {
             Fact::WorkerJoined { worker } => self.forecast.forget(worker),
             Fact::WorkerLeft { worker, .. } => {
                 self.prefixes.forget(worker);
-                self.desks.forget(worker);
+                self.by_lane.forget(worker);
             }
             _ => {}
         }
@@ -281,14 +281,14 @@ impl Observer {
         ticket
     }
 
-    /// Records a placement without its list of workers, which follows from the draft.
-    pub(crate) fn draft(&mut self, placed: &Placed<'_>) -> (Ticket, Option<Draft>) {
+    /// Records a placement without its list of workers, which follows from the unwritten.
+    pub(crate) fn unwritten(&mut self, placed: &Placed<'_>) -> (Ticket, Option<UnwrittenRecord>) {
         let Some(chosen) = placed.chosen() else { return Default::default() };
         let mut decision = self.ring.lend();
         let memory = std::mem::take(&mut decision.candidates);
         let foreseen = self.describe_facts(placed, chosen, &mut decision);
         let query = &placed.query;
-        let draft = Draft {
+        let unwritten = UnwrittenRecord {
             number: decision.number,
             kept: self.ring.kept() as u64,
             now: placed.now,
@@ -299,7 +299,7 @@ impl Observer {
             memory,
         };
         self.ring.keep(decision);
-        (Ticket { decision: draft.number, foreseen: Some(foreseen) }, Some(draft))
+        (Ticket { decision: unwritten.number, foreseen: Some(foreseen) }, Some(unwritten))
     }
 
     /// The record of a placement that is not made.

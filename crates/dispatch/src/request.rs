@@ -11,12 +11,22 @@ use maitre_queue as queue;
 
 use crate::cache::{Prediction, PromptChain};
 use crate::event::{Failure, Form, RetryLimit};
-use crate::move_budget::MoveBudget;
+use crate::move_budget::{MoveBudget, Moves};
 use crate::observer::Ticket;
 use crate::placer::{Query, model_of};
 use crate::programs::ProgramId;
 use crate::reservations::Reservation;
-use crate::scheduler::STANDSTILLS_MAX;
+
+/// Most workers that may fail in the middle of one response within `BREAKS_WINDOW`. Chosen: more than chance gives, so that a
+/// request that kills its workers ends before it has killed many.
+pub(crate) const BREAKS_MAX: u32 = 16;
+/// In which all of a response's breaks are forgotten. Chosen: one every five seconds, as for all responses together. A
+/// response of minutes that gets further each time is not to blame for a fleet that loses a worker every second. A request
+/// that kills its workers is at each death, and so the first to have had sixteen.
+const BREAKS_WINDOW: Duration = Duration::from_secs(5 * BREAKS_MAX as u64);
+/// Most workers that may fail one after another while a response gets no further. Chosen: where one attempt in ten dies
+/// before its next token, as with a worker of eight killed each second, one response in a million is lost.
+pub(crate) const STANDSTILLS_MAX: u32 = 6;
 
 #[derive(Clone, Debug)]
 pub(crate) struct PendingRequest {
@@ -207,6 +217,12 @@ impl PendingRequest {
             (_, true) => Err(RetryLimit::Standstills),
             _ => Ok(()),
         }
+    }
+
+    /// Counts a break, if it has not had too many lately.
+    pub(crate) fn spend_break(&mut self, now: Instant) -> Result<(), RetryLimit> {
+        let most = Moves { most: f64::from(BREAKS_MAX), window: BREAKS_WINDOW };
+        self.breaks.spend(now, most).then_some(()).ok_or(RetryLimit::Breaks)
     }
 
     pub(crate) fn model(&self) -> Option<ModelId> {

@@ -35,16 +35,6 @@ use retry_budget::{RetryBudget, RetryIncome};
 
 /// Most attempts of one request, including those that never reached a worker.
 pub const ATTEMPTS_MAX: u32 = 8;
-/// Most workers that may fail in the middle of one response within `BREAKS_WINDOW`. Chosen: more than chance gives, so that a
-/// request that kills its workers ends before it has killed many.
-pub const BREAKS_MAX: u32 = 16;
-/// In which all of a response's breaks are forgotten. Chosen: one every five seconds, as for all responses together. A
-/// response of minutes that gets further each time is not to blame for a fleet that loses a worker every second. A request
-/// that kills its workers is at each death, and so the first to have had sixteen.
-const BREAKS_WINDOW: Duration = Duration::from_secs(5 * BREAKS_MAX as u64);
-/// Most workers that may fail one after another while a response gets no further. Chosen: where one attempt in ten dies
-/// before its next token, as with a worker of eight killed each second, one response in a million is lost.
-pub const STANDSTILLS_MAX: u32 = 6;
 /// While requests wait, the queue is served at least this often: unstreamed responses do not say when their prefill is
 /// done, and what higher classes leave grows with time alone.
 const PULSE: Duration = Duration::from_millis(50);
@@ -359,9 +349,7 @@ impl Scheduler {
         in_flight: usize,
     ) -> Result<(), RetryLimit> {
         request.within_failures(failovers_max)?;
-        if !request.breaks.spend(now, Moves { most: f64::from(BREAKS_MAX), window: BREAKS_WINDOW }) {
-            return Err(RetryLimit::Breaks);
-        }
+        request.spend_break(now)?;
         match request.standstills {
             // One that got further since its last break is held to its own pace alone.
             0 | 1 => Ok(()),

@@ -69,7 +69,7 @@ impl Parts {
         effects: &mut Vec<Effect>,
     ) -> Tried {
         debug_assert!(
-            self.draft.is_none(),
+            self.unwritten.is_none(),
             "the survey of a record is used again before its list is written"
         );
         // After an interruption the list of tried workers begins anew.
@@ -294,11 +294,11 @@ impl Parts {
         let request = request.id;
         let placed = Placed { now, request, query, tenant, waited, picked, prefill, view, program };
         // A queue might use the survey again at once.
-        if !(self.may_draft && picked.was_prepared && self.scheduler.waiting() == 0) {
+        if !(self.may_write_later && picked.was_prepared && self.scheduler.waiting() == 0) {
             return self.observer.placed(&placed);
         }
-        let (ticket, draft) = self.observer.draft(&placed);
-        self.draft = draft;
+        let (ticket, unwritten) = self.observer.unwritten(&placed);
+        self.unwritten = unwritten;
         ticket
     }
 

@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::observer::decision::AttemptOutcome;
+use crate::request::{BREAKS_MAX, STANDSTILLS_MAX};
 use crate::scheduler::retry_budget::RetryIncome;
-use crate::scheduler::{BREAKS_MAX, STANDSTILLS_MAX};
 
 impl Harness {
     /// The worker of a request fails after so many tokens of the response.

@@ -2,7 +2,7 @@
 //!
 //! A record's list of workers is most of its bytes and most of its instructions, and no decision reads it. So where a
 //! choice was prepared by a thread, the record gets its number and its facts under the lock, and the thread writes the
-//! list afterwards, into memory of its own: a *desk*. The same goes for the prefixes that prompts have in common. A
+//! list afterwards, into memory of its own. The same goes for the prefixes that prompts have in common. A
 //! reader collects the lists first (`Observer::collect`).
 //!
 //! Every other record is written whole at once.
@@ -28,7 +28,7 @@ use crate::placer::survey::Survey;
 
 /// A record whose list is not written yet.
 #[derive(Clone, Debug)]
-pub(crate) struct Draft {
+pub(crate) struct UnwrittenRecord {
     /// Of the record.
     pub(crate) number: u64,
     /// How many records are kept.
@@ -46,14 +46,14 @@ pub(crate) struct Draft {
 
 /// One thread's.
 #[derive(Debug, Default)]
-pub(crate) struct Desk {
+pub(crate) struct LaneRecords {
     /// The number of the record whose list comes next; zero while there is none.
     awaited: AtomicU64,
-    papers: Mutex<Papers>,
+    parts: Mutex<WrittenParts>,
 }
 
 #[derive(Debug, Default)]
-struct Papers {
+struct WrittenParts {
     /// With the numbers of their records, the oldest first.
     lists: VecDeque<(u64, Vec<Considered>)>,
     /// Memory for the next list.
@@ -61,20 +61,20 @@ struct Papers {
     prefixes: Prefixes,
 }
 
-impl Desk {
-    fn write(&self, draft: Draft, survey: &Survey, corrections: &Corrections) {
-        let Draft { number, kept, now, ask, chosen, model, prompt, memory } = draft;
-        let papers = &mut *self.papers.lock();
-        let mut list = if memory.capacity() > 0 { memory } else { std::mem::take(&mut papers.spare) };
+impl LaneRecords {
+    fn write(&self, unwritten: UnwrittenRecord, survey: &Survey, corrections: &Corrections) {
+        let UnwrittenRecord { number, kept, now, ask, chosen, model, prompt, memory } = unwritten;
+        let parts = &mut *self.parts.lock();
+        let mut list = if memory.capacity() > 0 { memory } else { std::mem::take(&mut parts.spare) };
         consider_priced(survey, &ask, chosen, |it| corrections.seconds(&ask, it), &mut list);
         if let Some(prompt) = &prompt {
             let sight = Sight { prompt, tokens: ask.prefill, model, candidates: &survey.candidates };
-            papers.prefixes.see(now, sight);
+            parts.prefixes.see(now, sight);
         }
-        papers.lists.push_back((number, list));
+        parts.lists.push_back((number, list));
         // Their records are overwritten.
-        while let Some((_, list)) = papers.lists.pop_front_if(|it| it.0 + kept <= number) {
-            papers.spare = list;
+        while let Some((_, list)) = parts.lists.pop_front_if(|it| it.0 + kept <= number) {
+            parts.spare = list;
         }
         self.awaited.store(0, Release);
     }
@@ -83,28 +83,28 @@ impl Desk {
         self.awaited.load(Acquire) == 0
     }
 
-    /// The papers, with the list that is awaited: its thread has left the lock and writes it within microseconds. A thread
+    /// The parts, with the list that is awaited: its thread has left the lock and writes it within microseconds. A thread
     /// that was put to sleep meanwhile is not waited for; its list comes with the next reading.
-    fn complete(&self) -> MutexGuard<'_, Papers> {
+    fn complete(&self) -> MutexGuard<'_, WrittenParts> {
         let _ = spin(|| self.is_complete().then_some(()));
-        self.papers.lock()
+        self.parts.lock()
     }
 }
 
-/// The desks of all threads.
+/// Those of all threads.
 #[derive(Debug, Default)]
-pub(crate) struct Desks {
-    all: Vec<Arc<Desk>>,
+pub(crate) struct RecordsByLane {
+    all: Vec<Arc<LaneRecords>>,
 }
 
-impl Desks {
-    pub(crate) fn add(&mut self) -> Arc<Desk> {
-        let desk = Arc::<Desk>::default();
-        self.all.push(desk.clone());
-        desk
+impl RecordsByLane {
+    pub(crate) fn add(&mut self) -> Arc<LaneRecords> {
+        let lane = Arc::<LaneRecords>::default();
+        self.all.push(lane.clone());
+        lane
     }
 
-    /// Gives all lists to `keep`. Desks whose threads have ended are removed, and what they saw of prefixes goes to
+    /// Gives all lists to `keep`. RecordsByLane whose threads have ended are removed, and what they saw of prefixes goes to
     /// `prefixes`.
     pub(crate) fn collect(
         &mut self,
@@ -112,12 +112,12 @@ impl Desks {
         prefixes: &mut Prefixes,
         mut keep: impl FnMut(u64, Vec<Considered>),
     ) {
-        self.all.retain(|desk| {
-            let mut papers = desk.complete();
-            papers.lists.drain(..).for_each(|(number, list)| keep(number, list));
-            let is_used = Arc::strong_count(desk) > 1;
+        self.all.retain(|lane| {
+            let mut parts = lane.complete();
+            parts.lists.drain(..).for_each(|(number, list)| keep(number, list));
+            let is_used = Arc::strong_count(lane) > 1;
             if !is_used {
-                prefixes.add(now, &papers.prefixes);
+                prefixes.add(now, &parts.prefixes);
             }
             is_used
         });
@@ -129,26 +129,26 @@ impl Desks {
     }
 
     pub(crate) fn forget_prefixes(&self) {
-        self.all.iter().for_each(|it| it.papers.lock().prefixes.clear());
+        self.all.iter().for_each(|it| it.parts.lock().prefixes.clear());
     }
 
     pub(crate) fn forget(&self, worker: WorkerId) {
-        self.all.iter().for_each(|it| it.papers.lock().prefixes.forget(worker));
+        self.all.iter().for_each(|it| it.parts.lock().prefixes.forget(worker));
     }
 }
 
-/// The thread's side of its desk.
+/// The thread's side of them.
 #[derive(Debug)]
-pub(crate) struct Clerk {
-    desk: Arc<Desk>,
+pub(crate) struct RecordWriter {
+    lane: Arc<LaneRecords>,
     corrections: Corrections,
 }
 
-impl Clerk {
-    pub(crate) fn new(desk: Arc<Desk>, forecast: &Forecast, fleet: &Fleet) -> Clerk {
-        let mut clerk = Clerk { desk, corrections: Corrections::default() };
-        clerk.copy_all(forecast, fleet);
-        clerk
+impl RecordWriter {
+    pub(crate) fn new(lane: Arc<LaneRecords>, forecast: &Forecast, fleet: &Fleet) -> RecordWriter {
+        let mut writer = RecordWriter { lane, corrections: Corrections::default() };
+        writer.copy_all(forecast, fleet);
+        writer
     }
 
     fn copy_all(&mut self, forecast: &Forecast, fleet: &Fleet) {
@@ -166,12 +166,12 @@ impl Clerk {
     }
 
     /// The list of this record will come. Under the brain's lock.
-    pub(crate) fn announce(&self, draft: &Draft) {
-        self.desk.awaited.store(draft.number, Release);
+    pub(crate) fn announce(&self, unwritten: &UnwrittenRecord) {
+        self.lane.awaited.store(unwritten.number, Release);
     }
 
     /// Writes the list that was announced, from the survey of its choice.
-    pub(crate) fn write(&self, draft: Draft, survey: &Survey) {
-        self.desk.write(draft, survey, &self.corrections);
+    pub(crate) fn write(&self, unwritten: UnwrittenRecord, survey: &Survey) {
+        self.lane.write(unwritten, survey, &self.corrections);
     }
 }
