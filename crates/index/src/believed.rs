@@ -34,9 +34,9 @@ pub(crate) struct Belief {
     pub(crate) used_at: Instant,
     /// The request that was to compute it.
     pub(crate) author: Stamp,
-    /// The first token after which it was known to exist.
+    /// The report or the first token by which it was first known to exist.
     pub(crate) exists: Option<Stamp>,
-    /// When the request that used it last produced its first token; none while that request waits.
+    /// When the request that used it last produced its first token, or was sent if it has failed; none while it waits.
     pub(crate) settled: Option<Instant>,
 }
 

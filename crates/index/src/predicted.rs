@@ -85,12 +85,16 @@ impl PredictionWriter<'_> {
         PredictedBlocks { stamp: moment.stamp, from: from as u32, before }
     }
 
-    /// Drops what this request predicted, unless another request has used it since.
+    /// Drops what this request predicted, unless another request has used it since. What existed before no longer waits for it.
     pub(crate) fn erase(&mut self, chain: Chain<'_>, predicted_blocks: PredictedBlocks) {
         self.table.trace(chain, self.path);
         for &Segment { run, .. } in self.path.iter() {
             let Some(share) = self.table.share(run, self.worker.slot) else { continue };
-            if self.table.beliefs.get(share.belief).is_some_and(|it| predicted_blocks.is_alone_in(it)) {
+            let Some(belief) = self.table.beliefs.get_mut(share.belief) else { continue };
+            if belief.used == predicted_blocks.stamp && belief.exists.is_some() {
+                belief.settled = Some(belief.used_at);
+            }
+            if predicted_blocks.is_alone_in(belief) {
                 self.table.change(run, self.worker.slot, |share| share.predicted &= share.gpu);
             }
         }
@@ -337,6 +341,10 @@ impl PredictionWriter<'_> {
                     share.predicted |= low(blocks);
                 });
                 self.set_author(run, is_new, moment);
+                let belief = self.table.share(run, self.worker.slot).map(|it| it.belief);
+                if let Some(belief) = belief.and_then(|it| self.table.beliefs.get_mut(it)) {
+                    belief.exists = Some(moment.stamp);
+                }
             }
             at += 1;
         }

@@ -96,7 +96,8 @@ impl PlainIndex {
             let is_kept = worker.is_on_gpu(hash) && !is_known;
             if at >= from && (is_known || !worker.is_on_gpu(hash)) || at < from && is_kept {
                 let (author, depth) = (stamp, at);
-                let belief = Belief { used: 0, used_at: now, depth, author, exists: None, settled: None };
+                let exists = (at < from).then_some(stamp);
+                let belief = Belief { used: 0, used_at: now, depth, author, exists, settled: None };
                 worker.predicted.insert(hash, belief);
             }
             if let Some(belief) = worker.predicted.get_mut(&hash) {
@@ -115,6 +116,12 @@ impl PlainIndex {
             let hash = hash_of(&prompt[..end]);
             let is_own =
                 |it: &Belief| it.author == predicted_blocks.stamp && it.used == predicted_blocks.stamp;
+            if let Some(belief) = worker.predicted.get_mut(&hash)
+                && belief.used == predicted_blocks.stamp
+                && belief.exists.is_some()
+            {
+                belief.settled = Some(belief.used_at);
+            }
             if worker.predicted.get(&hash).is_some_and(is_own) && !worker.is_on_gpu(hash) {
                 worker.predicted.remove(&hash);
             }
