@@ -34,10 +34,8 @@ pub(crate) struct Belief {
     pub(crate) used_at: Instant,
     /// The request that was to compute it.
     pub(crate) author: Stamp,
-    /// The report or the first token by which it was first known to exist.
-    pub(crate) exists: Option<Stamp>,
-    /// When the request that used it last produced its first token, or was sent if it has failed; none while it waits.
-    pub(crate) settled: Option<Instant>,
+    /// When a request that uses it produced its first token; none while it is not known to exist.
+    pub(crate) settled: Option<Moment>,
 }
 
 impl Default for Belief {
@@ -50,7 +48,6 @@ impl Default for Belief {
             used: 0,
             used_at: Instant::ZERO,
             author: 0,
-            exists: None,
             settled: None,
         }
     }
@@ -132,11 +129,6 @@ impl Beliefs {
         self.get(belief.older)
     }
 
-    /// The one after it.
-    pub(crate) fn newer(&self, belief: &Belief) -> Option<&Belief> {
-        self.get(belief.newer)
-    }
-
     pub(crate) fn leaving_blocks(&self, slot: u32) -> u32 {
         self.ends[slot as usize].leaving_blocks
     }
@@ -194,17 +186,14 @@ impl Beliefs {
     }
 
     /// Adds the deeper half of an entry whose run was split: same history, evicted right before the first
-    /// half. `is_leaving`: the first half still has blocks that are leaving.
-    pub(crate) fn split(&mut self, id: u32, run: u32, is_leaving: bool) -> u32 {
+    /// half.
+    pub(crate) fn split(&mut self, id: u32, run: u32) -> u32 {
         let whole = self.entries[id];
         let half = self.entries.insert(Belief { run, newer: id, ..whole });
         self.entries[id].older = half;
         match whole.older {
             NONE => self.ends[whole.slot as usize].oldest = half,
             older => self.entries[older].newer = half,
-        }
-        if self.ends[whole.slot as usize].leaving == id && !is_leaving {
-            self.ends[whole.slot as usize].leaving = half;
         }
         half
     }

@@ -71,17 +71,11 @@ impl WorkerMasks {
         self.gpu == full && usize::from(self.staying) == RUN_BLOCKS
     }
 
-    /// Up to so many more blocks are leaving, the last ones first. Those in `dropped` are gone at once.
-    pub(crate) fn leave(&mut self, blocks: u32, dropped: Mask) {
+    /// Up to so many more blocks are leaving, the last ones first.
+    pub(crate) fn leave(&mut self, blocks: u32) {
         let staying = self.predicted & low(usize::from(self.staying));
-        if blocks == 0 || staying == 0 {
-            return;
-        }
-        let first = nth_bit(staying, staying.count_ones().saturating_sub(blocks));
-        let leaving = staying & !low(first as usize);
-        self.predicted &= !(leaving & dropped);
-        if leaving & !dropped != 0 {
-            self.staying = (leaving & !dropped).trailing_zeros() as u8;
+        if blocks > 0 && staying != 0 {
+            self.staying = nth_bit(staying, staying.count_ones().saturating_sub(blocks)) as u8;
         }
     }
 
@@ -321,14 +315,10 @@ mod tests {
     use proptest::prelude::{any, prop_assert_eq, proptest};
 
     /// One block at a time.
-    fn leave_plainly(masks: &mut WorkerMasks, blocks: u32, dropped: Mask) {
+    fn leave_plainly(masks: &mut WorkerMasks, blocks: u32) {
         for _ in 0..blocks {
             let Some(last) = (masks.predicted & !masks.leaving()).checked_ilog2() else { return };
-            if dropped >> last & 1 == 1 {
-                masks.predicted &= !(1 << last);
-            } else {
-                masks.staying = last as u8;
-            }
+            masks.staying = last as u8;
         }
     }
 
@@ -348,15 +338,14 @@ mod tests {
             predicted in any::<Mask>(),
             sparse in any::<Mask>(),
             is_sparse in any::<bool>(),
-            dropped in proptest::collection::vec(any::<Mask>(), 1..8),
             steps in proptest::collection::vec((any::<bool>(), 0u32..140), 1..8),
         ) {
             let mut masks = WorkerMasks::new(3);
             masks.predicted = if is_sparse { predicted & sparse } else { predicted };
             let mut plain = masks;
-            for ((leaves, blocks), &dropped) in steps.into_iter().zip(dropped.iter().cycle()) {
+            for (leaves, blocks) in steps {
                 match leaves {
-                    true => (masks.leave(blocks, dropped), leave_plainly(&mut plain, blocks, dropped)),
+                    true => (masks.leave(blocks), leave_plainly(&mut plain, blocks)),
                     false => (masks.stay(blocks), stay_plainly(&mut plain, blocks)),
                 };
                 prop_assert_eq!(masks, plain);

@@ -215,7 +215,6 @@ impl Index {
             && predicted_blocks != PredictedBlocks::NOTHING
         {
             writer.correct(chain, predicted_blocks, found_blocks);
-            writer.trim();
         }
     }
 
@@ -303,27 +302,20 @@ impl Index {
         applied
     }
 
-    /// A gap in the worker's reports cannot be filled. What it reported stays, and is no longer certain: the least recently
-    /// used are evicted as if they were predicted, and later reports still say what is removed.
+    /// A gap in the worker's reports cannot be filled. What it reported is no longer certain, and becomes a prediction: the
+    /// least recently used are evicted, and the rest fades unless reports confirm it once they are complete again.
     pub fn doubt_reported(&mut self, id: WorkerId) {
-        let stamp = self.stamp;
+        let seed = mix(self.seed ^ u64::from(id.0) << 32);
         if let Some(mut writer) = self.prediction_writer(id, 0) {
             writer.keep_all();
-            writer.worker.doubted = stamp;
         }
         if let Some(mut applier) = self.report_applier(id, &mut Applied::default()) {
-            applier.doubt();
+            applier.doubt(seed);
         }
         if let Some(mut writer) = self.prediction_writer(id, 0) {
             writer.trim();
-            let runs = writer.oldest_reported(writer.lost_removals());
-            if let Some(mut applier) = self.report_applier(id, &mut Applied::default()) {
-                applier.forget_reported(&runs);
-            }
         }
-        self.finish(id, Applied::default());
-        // Places in the order take memory, too.
-        self.room(id.index(), 0);
+        self.account(id.index());
     }
 
     /// Forgets what the worker reported. Predictions stay.
@@ -332,7 +324,7 @@ impl Index {
         if let Some(mut applier) = self.report_applier(id, &mut Applied::default()) {
             applier.clear(seed);
         }
-        self.finish(id, Applied::default());
+        self.account(id.index());
     }
 
     /// Forgets everything the worker holds, after its engine restarted.

@@ -31,7 +31,7 @@ pub(crate) struct Name {
     /// follows the split.
     pub(crate) run: u32,
     pub(crate) offset: u8,
-    /// Copies per tier, saturating at 254. With more copies than that, a block may be forgotten too early,
+    /// Copies per tier, saturating at 255. With more copies than that, a block may be forgotten too early,
     /// never too late. Zero in every tier marks an empty place.
     pub(crate) copies: [u8; 3],
 }

@@ -5,24 +5,21 @@
 //! whole rest of the prompt, so that request *predicts* all of it.
 //!
 //! Reports say what an engine holds now, not what it will hold when a request that comes now has its turn: under a backlog it
-//! evicts much until then. So blocks keep their place in the eviction order after the engine has stored them, and those that
-//! will not fit beside all that is promised count as *leaving*: not held. Without that, reports were worse than predictions,
-//! which evict when a request is sent: with agents in a short memory the mean TTFT was 1.22 times as long.
+//! evicts much until then. So where reports are fresh, blocks keep their place in the eviction order after the engine has
+//! stored them, and those that will not fit beside all that is promised count as *leaving*: not held. Without that, reports
+//! were worse than predictions, which evict when a request is sent: with agents in a short memory the mean TTFT was 1.22
+//! times as long.
 //!
-//! Where reports were lost, the same order says which reported blocks must be gone, because the cache has no room for them.
-//! A prediction whose report may be among the lost ones does not wait for it, and is dropped when it would be evicted.
-//!
-//! A prediction *exists* from the first token of a request that uses it, and is *settled* when the last request that uses it
-//! has its first token. Only a miss on a block that existed is evidence: the engine evicted it and everything used no later,
-//! so its cache is smaller than believed.
+//! A prediction is *settled* when a request that uses it produces its first token. Only a miss on a settled
+//! block is evidence: the engine evicted that block and everything used no later, so its cache is smaller
+//! than believed.
 
 use crate::believed::{Belief, Moment, Stamp};
-use crate::holders::{Mask, RUN_BLOCKS, WorkerMasks, low};
+use crate::holders::{Mask, RUN_BLOCKS, low};
 use crate::table::{Chain, Placing, PrefixTable, Segment};
 use crate::worker::{CAPACITY_DEFAULT, CacheSource, WorkerBlocks};
 use maitre_base::Instant;
 use std::cmp::Ordering;
-use std::collections::HashSet;
 use std::time::Duration;
 
 /// How long a prediction stays that fresh reports do not confirm, once its blocks should exist. Longer than events take at
@@ -77,7 +74,7 @@ impl PredictionWriter<'_> {
             self.table.trace(chain, self.path);
         }
         self.place(moment, chain, from);
-        if self.worker.numbers.reported_blocks > 0 {
+        if self.worker.source == CacheSource::Reported {
             self.keep(moment, chain, from);
         }
         self.touch(moment, from);
@@ -85,16 +82,12 @@ impl PredictionWriter<'_> {
         PredictedBlocks { stamp: moment.stamp, from: from as u32, before }
     }
 
-    /// Drops what this request predicted, unless another request has used it since. What existed before no longer waits for it.
+    /// Drops what this request predicted, unless another request has used it since.
     pub(crate) fn erase(&mut self, chain: Chain<'_>, predicted_blocks: PredictedBlocks) {
         self.table.trace(chain, self.path);
         for &Segment { run, .. } in self.path.iter() {
             let Some(share) = self.table.share(run, self.worker.slot) else { continue };
-            let Some(belief) = self.table.beliefs.get_mut(share.belief) else { continue };
-            if belief.used == predicted_blocks.stamp && belief.exists.is_some() {
-                belief.settled = Some(belief.used_at);
-            }
-            if predicted_blocks.is_alone_in(belief) {
+            if self.table.beliefs.get(share.belief).is_some_and(|it| predicted_blocks.is_alone_in(it)) {
                 self.table.change(run, self.worker.slot, |share| share.predicted &= share.gpu);
             }
         }
@@ -123,16 +116,16 @@ impl PredictionWriter<'_> {
 
     /// Records that all blocks that are believed held do exist. `path` has the runs along their chain.
     pub(crate) fn settle(&mut self, moment: Moment, predicted_blocks: PredictedBlocks) {
+        let is_reported = self.worker.source == CacheSource::Reported;
         self.part();
         for &Segment { run, blocks, .. } in self.path.iter() {
             let Some(&share) = self.table.share(run, self.worker.slot) else { continue };
             if share.predicted & low(blocks) != 0
                 && let Some(belief) = self.table.beliefs.get_mut(share.belief)
             {
-                belief.exists = belief.exists.or(Some(moment.stamp));
-                // One that a later request waits for is not settled yet.
-                if belief.used <= predicted_blocks.stamp {
-                    belief.settled = belief.settled.or(Some(moment.now));
+                // Where reports confirm predictions, one that a later request waits for is not settled yet.
+                if !is_reported || belief.used <= predicted_blocks.stamp {
+                    belief.settled = belief.settled.or(Some(moment));
                 }
             }
         }
@@ -153,22 +146,40 @@ impl PredictionWriter<'_> {
         }
     }
 
-    /// As many blocks are leaving as do not fit the cache once the engine has computed all that is predicted: the least
-    /// recently used, tails first. Without fresh reports none will tell that a prediction is gone, so it is dropped instead.
+    /// Drops the least recently used blocks, tails first, until the rest fits the cache. Where reports will tell that they
+    /// are gone, they are leaving until then.
     pub(crate) fn trim(&mut self) {
         let slot = self.worker.slot;
+        if self.worker.source == CacheSource::Reported {
+            return self.mark_leaving();
+        }
+        while let Some(&oldest) = self.table.beliefs.oldest(slot) {
+            // Doubted reports also make room for what is reported now: their removal would go unnoticed.
+            let others = if oldest.is_doubted() { self.worker.numbers.reported_blocks } else { 0 };
+            let held = others + self.table.beliefs.blocks(slot);
+            let Some(excess) = held.checked_sub(self.worker.capacity).filter(|&it| it > 0) else { return };
+            self.table.change(oldest.run, slot, |share| {
+                for _ in 0..excess.min(share.predicted.count_ones()) {
+                    share.predicted &= !(1 << share.predicted.ilog2());
+                }
+            });
+        }
+    }
+
+    /// As many blocks are leaving as do not fit the cache once the engine has computed all that is predicted.
+    fn mark_leaving(&mut self) {
+        let slot = self.worker.slot;
+        let near = self.worker.numbers.reported_blocks + self.table.beliefs.unreported(slot);
+        let excess = near.saturating_sub(self.worker.capacity);
         loop {
-            let (leaving, excess) = (self.table.beliefs.leaving_blocks(slot), self.excess());
+            let leaving = self.table.beliefs.leaving_blocks(slot);
             let last = self.table.beliefs.last_leaving(slot).copied();
             match (leaving.cmp(&excess), last) {
                 (Ordering::Less, last) => {
                     if let Some(it) = last {
-                        let awaits_report = self.awaits_report(&it);
-                        let dropped = |share: &WorkerMasks| if awaits_report { 0 } else { !share.gpu };
-                        self.table
-                            .change(it.run, slot, |share| share.leave(excess - leaving, dropped(share)));
+                        self.table.change(it.run, slot, |share| share.leave(excess - leaving));
                     }
-                    if self.table.beliefs.leaving_blocks(slot) < self.excess()
+                    if self.table.beliefs.leaving_blocks(slot) < excess
                         && self.table.beliefs.more_leaving(slot).is_none()
                     {
                         return;
@@ -183,29 +194,6 @@ impl PredictionWriter<'_> {
                 (Ordering::Equal | Ordering::Greater, _) => return,
             }
         }
-    }
-
-    /// Whether reports will say that it was stored, and that it was removed.
-    fn awaits_report(&self, belief: &Belief) -> bool {
-        self.worker.source == CacheSource::Reported && belief.author > self.worker.doubted
-    }
-
-    /// How many blocks do not fit the cache beside the others.
-    fn excess(&self) -> u32 {
-        // A size that is only assumed says nothing about what is reported.
-        let reported = if self.is_size_known() { self.worker.numbers.reported_blocks } else { 0 };
-        let near = reported + self.table.beliefs.unreported(self.worker.slot);
-        near.saturating_sub(self.worker.capacity)
-    }
-
-    /// How many of the reported blocks must be gone, because the cache has no room for them: their removals were lost.
-    pub(crate) fn lost_removals(&self) -> u32 {
-        let most = if self.is_size_known() { self.worker.capacity } else { u32::MAX };
-        self.worker.numbers.reported_blocks.saturating_sub(most)
-    }
-
-    fn is_size_known(&self) -> bool {
-        self.worker.capacity_reported != CAPACITY_DEFAULT
     }
 
     /// No block is leaving any more.
@@ -229,9 +217,8 @@ impl PredictionWriter<'_> {
             left -= 1;
             let share = self.table.share(belief.run, slot);
             unreported -= share.map_or(0, |it| (it.predicted & !it.gpu).count_ones());
-            let settled = belief.settled.map(|it| it.max(belief.used_at));
-            let is_overdue = settled.is_some_and(|it| now.since(it) >= FADE) && self.awaits_report(&belief);
-            if is_overdue || now.since(belief.used_at) >= PENDING_MAX {
+            let settled = belief.settled.map(|it| it.now.max(belief.used_at));
+            if settled.is_some_and(|it| now.since(it) >= FADE) || now.since(belief.used_at) >= PENDING_MAX {
                 self.table.change(belief.run, slot, |share| share.predicted &= share.gpu);
             }
         }
@@ -341,10 +328,6 @@ impl PredictionWriter<'_> {
                     share.predicted |= low(blocks);
                 });
                 self.set_author(run, is_new, moment);
-                let belief = self.table.share(run, self.worker.slot).map(|it| it.belief);
-                if let Some(belief) = belief.and_then(|it| self.table.beliefs.get_mut(it)) {
-                    belief.exists = Some(moment.stamp);
-                }
             }
             at += 1;
         }
@@ -387,10 +370,11 @@ impl PredictionWriter<'_> {
                 belief.used_at = moment.now;
                 if is_planted {
                     belief.author = moment.stamp;
-                    belief.exists = None;
                 }
                 // Reports must confirm it again once this request is prefilled.
-                belief.settled = None;
+                if is_planted || self.worker.source == CacheSource::Reported {
+                    belief.settled = None;
+                }
             }
         }
     }
@@ -409,34 +393,16 @@ impl PredictionWriter<'_> {
                     .table
                     .beliefs
                     .get(share.belief)
-                    .and_then(|it| it.exists)
-                    .is_some_and(|exists| exists < predicted_blocks.stamp)
+                    .and_then(|it| it.settled)
+                    .is_some_and(|settled| settled.stamp < predicted_blocks.stamp)
         })
     }
 
-    /// Drops what only predictions say of the entries up to this time. What is reported stays: most removals are reported too,
-    /// and the order in which requests were sent is not quite the engine's.
     fn evict_used_until(&mut self, stamp: Stamp) {
         let slot = self.worker.slot;
-        let mut next = self.table.beliefs.oldest(slot).copied();
-        while let Some(belief) = next.filter(|it| it.used <= stamp) {
-            // Read before the drop frees the entry.
-            next = self.table.beliefs.newer(&belief).copied();
-            self.table.change(belief.run, slot, |share| share.predicted &= share.gpu);
+        while let Some(&oldest) = self.table.beliefs.oldest(slot).filter(|it| it.used <= stamp) {
+            self.table.change(oldest.run, slot, |share| share.predicted = 0);
         }
-    }
-
-    /// The runs of the oldest entries that have so many reported blocks.
-    pub(crate) fn oldest_reported(&self, blocks: u32) -> HashSet<u32> {
-        let (slot, mut left, mut runs) = (self.worker.slot, blocks, HashSet::new());
-        let mut next = self.table.beliefs.oldest(slot);
-        while let Some(belief) = next.filter(|_| left > 0) {
-            let share = self.table.share(belief.run, slot);
-            left = left.saturating_sub(share.map_or(0, |it| (it.predicted & it.gpu).count_ones()));
-            runs.insert(belief.run);
-            next = self.table.beliefs.newer(belief);
-        }
-        runs
     }
 
     /// Shrinks the believed capacity towards what was used since, by at most a quarter at a time: one miss
@@ -444,7 +410,7 @@ impl PredictionWriter<'_> {
     fn shrink(&mut self) {
         // Trust a reported size: blocks that were missing early were evicted while the request was queued.
         // Shrinking for that cost a saturated fleet a tenth of its hits.
-        if self.is_size_known() {
+        if self.worker.capacity_reported != CAPACITY_DEFAULT {
             return;
         }
         let floor = self.worker.capacity_reported / CAPACITY_FLOOR;

@@ -7,7 +7,6 @@
 //! with such pages (SGLang) keep them in a tree and evict leaves first, so the last page of a group goes
 //! first.
 
-use std::collections::HashSet;
 use std::sync::atomic::Ordering::Relaxed;
 
 use crate::adopted;
@@ -20,9 +19,6 @@ use maitre_base::Tier;
 
 /// Names applied between two checks of the budget.
 pub(crate) const PIECE: usize = 64;
-
-/// The number of copies after a gap in the reports: one, or some that were removed and stored again unnoticed.
-const UNCOUNTED: u8 = u8::MAX;
 
 /// The result of an event, in blocks (or in pages, where they are smaller).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -145,57 +141,42 @@ impl ReportApplier<'_> {
             }
         }
         debug_assert!(self.worker.aliases.is_empty(), "an alias outlived its names");
+        self.forget_rest();
+    }
+
+    /// Turns all that this worker reported on its GPU into predictions, and forgets the rest.
+    pub(crate) fn doubt(&mut self, seed: u64) {
+        let names = std::mem::replace(&mut self.worker.names, Names::new(seed));
+        let entries = || (0..names.places()).filter_map(|place| names.at(place));
+        // Lower tiers first: a block that is in no other is gone then, and its names with it.
+        for entry in entries().filter(Name::is_lower) {
+            let position = self.table.resolve((entry.run, entry.offset));
+            self.let_go(position, Class::Lower, entry.copies[0] == 0);
+        }
+        for entry in entries().filter(|it| it.copies[0] > 0) {
+            let (run, offset) = self.table.resolve((entry.run, entry.offset));
+            self.table.change(run, self.worker.slot, |share| {
+                share.gpu &= !(1 << offset);
+                share.predicted |= 1 << offset;
+            });
+        }
+        // Evicted in the order of their last use, whether a request or a report showed it.
+        let used = |id: u32| self.table.beliefs.get(id).map(|it| self.table.runs[it.run].used.load(Relaxed));
+        let mut order: Vec<(Option<u32>, u32)> =
+            self.table.beliefs.ids(self.worker.slot).map(|id| (used(id), id)).collect();
+        order.sort_by_key(|it| it.0);
+        order.iter().for_each(|&(_, id)| self.table.beliefs.renew(id));
+        self.worker.numbers.reported_blocks = 0;
+        self.worker.aliases.clear();
+        self.forget_rest();
+    }
+
+    /// What is kept besides names.
+    fn forget_rest(&mut self) {
         self.worker.pages = Default::default();
         self.worker.parked = Default::default();
         self.worker.adopted = Default::default();
         self.worker.coverage = Default::default();
-    }
-
-    /// Some stores and removals of this worker are unknown. What it reported on its GPU stays, and gets a place in the eviction
-    /// order: what was removed unnoticed is among the oldest there. In lower tiers nothing says what is gone.
-    pub(crate) fn doubt(&mut self) {
-        for place in 0..self.worker.names.places() {
-            let Some(entry) = self.worker.names.at(place) else { continue };
-            if entry.is_lower() {
-                self.worker.names.set(place, Name { copies: [entry.copies[0], 0, 0], ..entry });
-                let position = self.table.resolve((entry.run, entry.offset));
-                self.let_go(position, Class::Lower, entry.copies[0] == 0);
-            }
-        }
-        let in_order = self.table.beliefs.ids(self.worker.slot).count();
-        for place in 0..self.worker.names.places() {
-            let Some(entry) = self.worker.names.at(place) else { continue };
-            self.worker.names.set(place, Name { copies: [UNCOUNTED, 0, 0], ..entry });
-            let (run, offset) = self.table.resolve((entry.run, entry.offset));
-            self.table.change(run, self.worker.slot, |share| share.predicted |= 1 << offset);
-        }
-        self.merge_order(in_order);
-        self.worker.coverage = Default::default();
-    }
-
-    /// Moves all but the first entries of the eviction order to where they belong by the last use of their runs.
-    fn merge_order(&mut self, in_order: usize) {
-        let used = |id: u32| self.table.beliefs.get(id).map(|it| self.table.runs[it.run].used.load(Relaxed));
-        let mut order: Vec<(Option<u32>, u32)> =
-            self.table.beliefs.ids(self.worker.slot).map(|id| (used(id), id)).collect();
-        // A run is also used by requests that went to other workers, which does not change the order here.
-        for place in (1..in_order).rev() {
-            order[place - 1].0 = order[place - 1].0.min(order[place].0);
-        }
-        order.sort_by_key(|it| it.0);
-        order.iter().for_each(|&(_, id)| self.table.beliefs.renew(id));
-    }
-
-    /// Forgets what was reported of these runs at this worker and has a place in the eviction order.
-    pub(crate) fn forget_reported(&mut self, runs: &HashSet<u32>) {
-        for place in 0..self.worker.names.places() {
-            let Some(entry) = self.worker.names.at(place) else { continue };
-            let (run, offset) = self.table.resolve((entry.run, entry.offset));
-            let share = self.table.share(run, self.worker.slot);
-            if runs.contains(&run) && share.is_some_and(|it| it.predicted >> offset & 1 == 1) {
-                self.forget(place);
-            }
-        }
     }
 
     /// Binds this name to the block at this position, and counts one more copy.
@@ -242,6 +223,8 @@ impl ReportApplier<'_> {
         if !is_there {
             self.count_alias(position, class, |count| *count += 1);
             self.hold(position.0, 1 << position.1, class);
+        } else if class == Class::Near {
+            self.confirm(position.0, 1 << position.1);
         }
     }
 
@@ -249,7 +232,7 @@ impl ReportApplier<'_> {
     fn uncopy(&mut self, place: usize, tier: Tier) -> bool {
         let Some(entry) = self.worker.names.at(place) else { return false };
         let mut after = entry;
-        let Some(fewer) = fewer(entry.copies[tier as usize]) else {
+        let Some(fewer) = after.copies[tier as usize].checked_sub(1) else {
             if tier == Tier::Gpu {
                 // There is no known copy, but the removal overrules a prediction.
                 let (run, offset) = self.table.resolve((entry.run, entry.offset));
@@ -315,6 +298,9 @@ impl ReportApplier<'_> {
                 share.gpu |= bits;
             }
         });
+        if class == Class::Near {
+            self.confirm(run, bits);
+        }
         *self.table.runs[run].used.get_mut() = self.clock;
         self.worker.numbers.reported_blocks += gained;
     }
@@ -338,13 +324,20 @@ impl ReportApplier<'_> {
         });
     }
 
-    /// The removal of these blocks overrules a prediction, unless a request waits at the engine that will compute them.
+    /// The engine has stored these blocks, so they are held by report. Where all its reports are known, the prediction stays
+    /// too, as the blocks' place in the eviction order.
+    fn confirm(&mut self, run: u32, bits: Mask) {
+        if self.worker.source == CacheSource::Predicted {
+            self.overrule(run, bits);
+        }
+    }
+
+    /// A report about these blocks overrules a prediction, unless a request waits at the engine that will compute them.
     fn overrule(&mut self, run: u32, bits: Mask) {
         let slot = self.worker.slot;
         let Some(&share) = self.table.share(run, slot).filter(|it| it.predicted & bits != 0) else { return };
-        let belief = self.table.beliefs.get(share.belief);
-        let is_leaving = self.worker.source == CacheSource::Predicted && share.leaving() & bits != 0;
-        if belief.is_some_and(|it| it.settled.is_some() || it.is_doubted()) || is_leaving {
+        let is_settled = self.table.beliefs.get(share.belief).is_some_and(|it| it.settled.is_some());
+        if is_settled || self.worker.source == CacheSource::Predicted {
             self.table.change(run, slot, |share| share.predicted &= !bits);
         }
     }
@@ -372,7 +365,7 @@ impl ReportApplier<'_> {
 
     fn remove_page(&mut self, name: u64, tier: Tier) -> bool {
         let Some(page) = self.worker.pages.get_mut(&name) else { return false };
-        let Some(fewer) = fewer(page.copies[tier as usize]) else { return false };
+        let Some(fewer) = page.copies[tier as usize].checked_sub(1) else { return false };
         page.copies[tier as usize] = fewer;
         if page.copies == [0; 3] {
             self.worker.pages.remove(&name);
@@ -388,13 +381,7 @@ fn count(alias: &mut Alias, class: Class) -> &mut u32 {
     }
 }
 
-/// One copy more. One that is stored again after a gap was removed before.
 pub(crate) fn increment(copies: &mut [u8; 3], tier: Tier) {
     let count = &mut copies[tier as usize];
-    *count = if *count == UNCOUNTED { 1 } else { (*count + 1).min(UNCOUNTED - 1) };
-}
-
-/// One copy less, if there is one.
-fn fewer(copies: u8) -> Option<u8> {
-    if copies == UNCOUNTED { Some(0) } else { copies.checked_sub(1) }
+    *count = count.saturating_add(1);
 }

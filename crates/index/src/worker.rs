@@ -1,7 +1,6 @@
 //! What the index keeps for one worker: its names, its parked blocks, and its block size.
 
 use crate::adopted::Adopted;
-use crate::believed::Stamp;
 use crate::coverage::Coverage;
 use crate::names::Names;
 use crate::parked::Parked;
@@ -83,8 +82,6 @@ pub(crate) struct WorkerBlocks {
     /// The engine's block size; none before its first report.
     pub(crate) page_tokens: Option<u32>,
     pub(crate) source: CacheSource,
-    /// When reports were last lost. Predictions from before that may never be confirmed.
-    pub(crate) doubted: Stamp,
     /// The capacity that the engine reported.
     pub(crate) capacity_reported: u32,
     /// The believed capacity, reduced by observed misses.
@@ -106,7 +103,6 @@ impl WorkerBlocks {
             aliases: BTreeMap::new(),
             page_tokens: None,
             source: CacheSource::Predicted,
-            doubted: 0,
             capacity_reported: CAPACITY_DEFAULT,
             capacity: CAPACITY_DEFAULT,
             numbers: Numbers::default(),

@@ -150,10 +150,6 @@ fn classes_tenants_and_deadlines_of_a_trace_are_in_the_rows_of_a_run() {
 
 /// Without a replay, one lost batch is a gap that nothing fills. When each gap cleared what was reported, 1 % of loss took prefix
 /// groups at 20 a second (`scripts/rank`, queue off) from 0.3 to 17.3 s.
-///
-/// Where half of all batches are lost, it finds 0.021 less than without events (nine seeds; 0.022 with these three). When a gap made
-/// predictions of everything that was reported, that was within 0.02, but 2 % of loss cost the conversation trace 1.61 times the TTFT
-/// without events, and now 0.73 times.
 #[test]
 fn lost_events_leave_the_router_no_worse_than_one_without_events() {
     let traffic =
@@ -176,6 +172,6 @@ fn lost_events_leave_the_router_no_worse_than_one_without_events() {
     for event_loss in [0.01, 0.5] {
         let lossy = mean(&|it| it.event_loss = event_loss);
         assert!(lossy.0 <= 1.15 * predicted.0, "{event_loss}: {lossy:?}, {predicted:?} without events");
-        assert!(lossy.1 >= predicted.1 - 0.025, "{event_loss}: {lossy:?}, {predicted:?} without events");
+        assert!(lossy.1 >= predicted.1 - 0.02, "{event_loss}: {lossy:?}, {predicted:?} without events");
     }
 }

@@ -15,8 +15,7 @@ pub(super) struct Belief {
     used_at: Instant,
     depth: usize,
     author: u64,
-    exists: Option<u64>,
-    settled: Option<Instant>,
+    settled: Option<(Instant, u64)>,
 }
 
 #[derive(Clone, Debug)]
@@ -33,8 +32,6 @@ pub(super) struct ModelWorker {
     /// Name to block and copies.
     names: BTreeMap<u64, (u64, [u32; 3])>,
     predicted: BTreeMap<u64, Belief>,
-    /// The least recently used of these that will not fit, as of the last operation.
-    leaving: BTreeSet<u64>,
     parked: Vec<Waiting>,
     /// The prompt up to the end of a block, by hash.
     prompts: BTreeMap<u64, Vec<u8>>,
@@ -63,7 +60,6 @@ impl PlainIndex {
         self.workers.entry(worker).or_insert(ModelWorker {
             names: BTreeMap::new(),
             predicted: BTreeMap::new(),
-            leaving: BTreeSet::new(),
             parked: Vec::new(),
             prompts: BTreeMap::new(),
             adopted: BTreeMap::new(),
@@ -76,7 +72,8 @@ impl PlainIndex {
     pub(super) fn look_up(&self, worker: u32, prompt: &[u8]) -> Holding {
         let Some(worker) = self.workers.get(&worker) else { return Holding::default() };
         let hashes: Vec<u64> = (1..=prompt.len()).map(|end| hash_of(&prompt[..end])).collect();
-        let near = |it: u64| worker.is_near(it) && !worker.is_leaving(it);
+        let leaving = worker.leaving();
+        let near = |it: u64| worker.is_near(it) && !leaving.contains(&it);
         let (near, any) = (
             hashes.iter().take_while(|&&it| near(it)).count(),
             hashes.iter().take_while(|&&it| near(it) || worker.is_lower(it)).count(),
@@ -93,17 +90,17 @@ impl PlainIndex {
         for at in 0..prompt.len() {
             let hash = hash_of(&prompt[..=at]);
             let is_known = worker.predicted.contains_key(&hash);
-            let is_kept = worker.is_on_gpu(hash) && !is_known;
+            let is_kept = worker.source == CacheSource::Reported && !is_known;
             if at >= from && (is_known || !worker.is_on_gpu(hash)) || at < from && is_kept {
-                let (author, depth) = (stamp, at);
-                let exists = (at < from).then_some(stamp);
-                let belief = Belief { used: 0, used_at: now, depth, author, exists, settled: None };
+                let belief = Belief { used: 0, used_at: now, depth: at, author: stamp, settled: None };
                 worker.predicted.insert(hash, belief);
             }
             if let Some(belief) = worker.predicted.get_mut(&hash) {
                 belief.used = stamp;
                 belief.used_at = now;
-                belief.settled = None;
+                if worker.source == CacheSource::Reported {
+                    belief.settled = None;
+                }
             }
         }
         worker.trim();
@@ -116,17 +113,10 @@ impl PlainIndex {
             let hash = hash_of(&prompt[..end]);
             let is_own =
                 |it: &Belief| it.author == predicted_blocks.stamp && it.used == predicted_blocks.stamp;
-            if let Some(belief) = worker.predicted.get_mut(&hash)
-                && belief.used == predicted_blocks.stamp
-                && belief.exists.is_some()
-            {
-                belief.settled = Some(belief.used_at);
-            }
             if worker.predicted.get(&hash).is_some_and(is_own) && !worker.is_on_gpu(hash) {
                 worker.predicted.remove(&hash);
             }
         }
-        worker.trim();
     }
 
     pub(super) fn prefilled(
@@ -139,11 +129,10 @@ impl PlainIndex {
         self.stamp += 1;
         let Some(worker) = self.workers.get_mut(&worker) else { return };
         for end in 1..=prompt.len() {
-            if let Some(belief) = worker.predicted.get_mut(&hash_of(&prompt[..end])) {
-                belief.exists = belief.exists.or(Some(self.stamp));
-                if belief.used <= predicted_blocks.stamp {
-                    belief.settled = belief.settled.or(Some(now));
-                }
+            if let Some(belief) = worker.predicted.get_mut(&hash_of(&prompt[..end]))
+                && (worker.source == CacheSource::Predicted || belief.used <= predicted_blocks.stamp)
+            {
+                belief.settled = belief.settled.or(Some((now, self.stamp)));
             }
         }
     }
@@ -164,11 +153,8 @@ impl PlainIndex {
             worker.capacity = grown.min(worker.capacity_reported.max(worker.capacity));
         } else if found + 1 < predicted_blocks.from {
             let belief = worker.predicted.get(&hash_of(&prompt[..=found]));
-            if belief.and_then(|it| it.exists).is_some_and(|exists| exists < predicted_blocks.stamp) {
-                let on_gpu = worker.on_gpu();
-                worker
-                    .predicted
-                    .retain(|it, belief| belief.used > predicted_blocks.before || on_gpu.contains(it));
+            if belief.and_then(|it| it.settled).is_some_and(|settled| settled.1 < predicted_blocks.stamp) {
+                worker.predicted.retain(|_, it| it.used > predicted_blocks.before);
                 if worker.capacity_reported == CAPACITY_DEFAULT {
                     let left = worker.predicted.len() as u32;
                     let gentle = worker.capacity - worker.capacity / 4;
@@ -177,7 +163,6 @@ impl PlainIndex {
                 }
             }
         }
-        worker.trim();
     }
 
     pub(super) fn set_capacity(&mut self, worker: u32, blocks: u32) {
@@ -194,25 +179,22 @@ impl PlainIndex {
             let on_gpu = worker.on_gpu();
             worker.predicted.retain(|hash, it| {
                 let limit = if it.settled.is_some() { FADE } else { PENDING_MAX };
-                let settled_at = it.settled.unwrap_or(Instant::ZERO);
+                let settled_at = it.settled.map_or(Instant::ZERO, |it| it.0);
                 on_gpu.contains(hash) || now.since(it.used_at.max(settled_at)) < limit
             });
-            worker.trim();
         }
     }
 
     pub(super) fn clear(&mut self, worker: u32) {
         if let Some(worker) = self.workers.get_mut(&worker) {
-            worker.clear_reported();
             worker.predicted.clear();
-            worker.trim();
+            worker.clear_reported();
         }
     }
 
     pub(super) fn clear_reported(&mut self, worker: u32) {
         if let Some(worker) = self.workers.get_mut(&worker) {
             worker.clear_reported();
-            worker.trim();
         }
     }
 }
@@ -267,6 +249,9 @@ impl ModelWorker {
             *entry = (hash, [0; 3]);
         }
         entry.1[tier as usize] += 1;
+        if tier == Tier::Gpu {
+            self.confirm(hash);
+        }
         if is_another {
             if !self.is_on_gpu(old) {
                 self.overrule(old);
@@ -318,6 +303,10 @@ impl ModelWorker {
         for name in names {
             if let Some(entry) = self.names.get_mut(name) {
                 entry.1[tier as usize] += 1;
+                if tier == Tier::Gpu {
+                    let hash = entry.0;
+                    self.confirm(hash);
+                }
             }
         }
     }
@@ -353,9 +342,15 @@ impl ModelWorker {
         }
     }
 
+    fn confirm(&mut self, hash: u64) {
+        if self.source == CacheSource::Predicted {
+            self.overrule(hash);
+        }
+    }
+
     fn overrule(&mut self, hash: u64) {
         let is_settled = self.predicted.get(&hash).is_some_and(|it| it.settled.is_some());
-        if is_settled || self.source == CacheSource::Predicted && self.is_leaving(hash) {
+        if is_settled || self.source == CacheSource::Predicted {
             self.predicted.remove(&hash);
         }
     }
@@ -364,16 +359,24 @@ impl ModelWorker {
     pub(super) fn blocks(&self) -> (usize, usize, usize) {
         let reported = self.on_gpu();
         let predicted = self.predicted.keys().filter(|&it| !reported.contains(it)).count();
-        let leaving = self.predicted.keys().filter(|&&it| self.is_leaving(it)).count();
-        (reported.len(), predicted, reported.len() + predicted - leaving)
+        (reported.len(), predicted, reported.len() + predicted - self.leaving().len())
     }
 
     fn on_gpu(&self) -> BTreeSet<u64> {
         self.names.values().filter(|it| it.1[0] > 0).map(|it| it.0).collect()
     }
 
-    fn is_leaving(&self, hash: u64) -> bool {
-        self.leaving.contains(&hash) && self.predicted.contains_key(&hash)
+    /// Where reports are fresh, the least recently used blocks that will not fit.
+    fn leaving(&self) -> BTreeSet<u64> {
+        if self.source == CacheSource::Predicted {
+            return BTreeSet::new();
+        }
+        let reported = self.on_gpu();
+        let near = reported.len() + self.predicted.keys().filter(|&it| !reported.contains(it)).count();
+        let mut order: Vec<(u64, usize, u64)> =
+            self.predicted.iter().map(|(&hash, it)| (it.used, usize::MAX - it.depth, hash)).collect();
+        order.sort_unstable();
+        order.iter().take(near.saturating_sub(self.capacity as usize)).map(|it| it.2).collect()
     }
 
     pub(super) fn parked_blocks(&self) -> usize {
@@ -396,28 +399,11 @@ impl ModelWorker {
         self.names.values().any(|it| it.0 == hash && it.1[1..].iter().any(|&copies| copies > 0))
     }
 
-    /// The least recently used blocks that will not fit are leaving. Without fresh reports, those that only predictions say
-    /// it has are dropped.
     pub(super) fn trim(&mut self) {
-        let reported = self.on_gpu();
-        let is_size_known = self.capacity_reported != CAPACITY_DEFAULT;
-        let counted = if is_size_known { reported.len() } else { 0 };
-        let near = counted + self.predicted.keys().filter(|&it| !reported.contains(it)).count();
-        let mut excess = near.saturating_sub(self.capacity as usize);
-        let mut order: Vec<(u64, usize, u64)> =
-            self.predicted.iter().map(|(&hash, it)| (it.used, usize::MAX - it.depth, hash)).collect();
-        order.sort_unstable();
-        self.leaving.clear();
-        for (_, _, hash) in order {
-            if self.leaving.len() == excess {
-                break;
-            }
-            if self.source == CacheSource::Predicted && !reported.contains(&hash) {
-                self.predicted.remove(&hash);
-                excess -= 1;
-            } else {
-                self.leaving.insert(hash);
-            }
+        while self.source == CacheSource::Predicted && self.predicted.len() > self.capacity as usize {
+            let oldest = self.predicted.iter().min_by_key(|(_, it)| (it.used, usize::MAX - it.depth));
+            let hash = *oldest.unwrap().0;
+            self.predicted.remove(&hash);
         }
     }
 }
