@@ -10,8 +10,8 @@
 //! One lookup finds both marks. The low half of a byte selects what the byte is compared with: the quote is the only
 //! candidate for bytes that end in 2, the backslash for those that end in C, and for all others there is none.
 //!
-//! This is the only file with unsafe code, and each place says why it is sound. None of them trusts the text: two are what the
-//! language asks for before it lets code use instructions that not every CPU has, one is that ASCII is UTF-8.
+//! This is the only file with unsafe code, and each place says why it is sound. None of them trusts the text: two call functions
+//! after a check that the CPU has their instructions, one reads the 32 bytes of an array of 32, and one is that ASCII is UTF-8.
 #![allow(unsafe_code, reason = "AVX2 is not in every x86-64 CPU, and ASCII is not checked twice: see above")]
 
 use memchr::memchr2;
