@@ -50,15 +50,6 @@ pub(crate) struct Segment {
     pub(crate) blocks: usize,
 }
 
-/// The runs along a chain, as of one state of an index. Made beside look-ups, it saves the write that follows from searching
-/// while they wait.
-#[derive(Debug, Default)]
-pub struct Trace {
-    pub(crate) segments: Vec<Segment>,
-    /// The state of the table, and the last prefix of the chain, which stands for all of it.
-    of: Option<(u64, PrefixHash)>,
-}
-
 /// Guesses which runs a chain meets: one at `depth`, and one at each 128th block from `next` on.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ahead {
@@ -107,8 +98,6 @@ pub(crate) struct PrefixTable {
     /// Heap bytes that the runs point to.
     heap: usize,
     blocks: usize,
-    /// How often a run began, grew, was split or was removed.
-    state: u64,
 }
 
 impl PrefixTable {
@@ -120,7 +109,6 @@ impl PrefixTable {
             beliefs: Beliefs::new(),
             heap: 0,
             blocks: 0,
-            state: 0,
         }
     }
 
@@ -225,15 +213,6 @@ impl PrefixTable {
         }
     }
 
-    /// The same as a value that shows when it is out of date.
-    pub(crate) fn trace_into(&self, chain: Chain<'_>, trace: &mut Trace) {
-        let of = chain.prefixes.last().map(|&it| (self.state, it));
-        if of.is_none() || trace.of != of {
-            self.trace(chain, &mut trace.segments);
-            trace.of = of;
-        }
-    }
-
     /// The current position of a block that was once at this position.
     #[inline]
     pub(crate) fn resolve(&self, (mut run, offset): Position) -> Position {
@@ -320,7 +299,6 @@ impl PrefixTable {
             self.heap += run.heap_bytes();
         }
         run.append(&prefixes[..count]);
-        self.state += 1;
         *run.used.get_mut() = placing.clock;
         self.blocks += count;
         ((id, run.blocks - 1), count)
@@ -369,7 +347,6 @@ impl PrefixTable {
         let run = &mut self.runs[id];
         self.heap -= run.heap_bytes();
         let mut rest = run.split(blocks);
-        self.state += 1;
         self.heap += run.heap_bytes();
         let next = run.next;
         if matches!(rest.holders, Holders::Nobody) && next == NONE {
@@ -479,7 +456,6 @@ impl PrefixTable {
             let (first, is_first) = (run.hashes()[0], run.is_first);
             self.heads_mut(is_first).remove(first, id);
             let run = self.runs.remove(id);
-            self.state += 1;
             self.heap -= run.heap_bytes();
             self.blocks -= run.len();
             if run.previous == NONE {

@@ -271,10 +271,7 @@ impl SharedBrain {
 
     /// Reads the brain; for reports, not for decisions.
     pub(crate) fn read<T>(&self, read: impl FnOnce(&Brain) -> T) -> T {
-        let now = self.now();
-        let brain = &mut self.locked.lock().brain;
-        brain.collect_records(now);
-        read(brain)
+        read(&self.locked.lock().brain)
     }
 
     /// Waits until the condition holds.
@@ -298,7 +295,10 @@ impl SharedBrain {
         let locked = SCRATCH.with_borrow_mut(|scratch| {
             let now = self.now();
             if let Event::Arrived(arrival) = &event {
-                scratch.prepare(&self.cache, now, arrival);
+                if let Some(prompt) = arrival.prompt {
+                    self.cache.look_up(prompt, &mut scratch.found);
+                }
+                scratch.prepare(now, arrival);
             }
             let mut locked = self.lock();
             locked.on(now, event, scratch);
@@ -326,14 +326,8 @@ impl SharedBrain {
         };
         self.announce(&mut locked);
         drop(locked);
-        self.finish();
-        decision
-    }
-
-    /// What is left of a decision after the lock is released.
-    fn finish(&self) {
-        SCRATCH.with_borrow_mut(Scratch::finish);
         self.cache.write();
+        decision
     }
 
     /// Applies several events under one lock, none of which asks for a decision. Returns how many there were.
@@ -350,7 +344,7 @@ impl SharedBrain {
         if locked.effects.is_empty() {
             self.announce(&mut locked);
             drop(locked);
-            self.finish();
+            self.cache.write();
         } else {
             self.apply(locked, None);
         }
@@ -460,7 +454,7 @@ impl SharedBrain {
         self.recalls.store(locked.waiters.recalls(), Ordering::Release);
         self.announce(locked);
         drop(guard);
-        self.finish();
+        self.cache.write();
         #[cfg(test)]
         let decided_others = crate::planted::keep_woken(decided_others);
         for (sender, decided) in decided_others {

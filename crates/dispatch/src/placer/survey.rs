@@ -103,8 +103,7 @@ pub(crate) struct Survey {
     pub(super) prepared: Option<PreparedFor>,
     /// Whether the candidates are all workers of the snapshots, and these are their prices.
     pub(super) is_priced: bool,
-    /// After the pick, the prices that it was made by; empty where the strategy does not price as `least_delay` does.
-    pub(crate) prices: Vec<f64>,
+    pub(super) prices: Vec<f64>,
 }
 
 impl Survey {
