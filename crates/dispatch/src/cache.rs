@@ -302,7 +302,7 @@ impl Cache {
     pub(crate) fn in_store(&self, worker: WorkerId, prompt: &PromptChain, prompt_tokens: Tokens) -> Tokens {
         let Some(known) = self.known.get(worker) else { return Tokens::ZERO };
         let Some(store) = known.store else { return Tokens::ZERO };
-        let size = known.cache.block_in(prompt.unit);
+        let size = self.found.cache(worker).block_in(prompt.unit);
         let holding = Holding { blocks: self.found.in_store(store, size), lower: 0 };
         in_tokens(prompt, prompt_tokens, size, holding).tokens
     }

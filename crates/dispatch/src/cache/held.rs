@@ -16,6 +16,8 @@ pub(crate) struct Held {
     /// The tokens after the prefix that are held in slower memory.
     pub(crate) below: Tokens,
     pub(crate) chunks: ReusedChunks,
+    /// How much the worker held in all when the prompt was looked up; none if it was not.
+    pub(crate) holds: Option<Tokens>,
 }
 
 impl Held {
@@ -84,7 +86,7 @@ mod tests {
     #[test]
     fn a_shorter_prefix_leaves_the_chunks() {
         let chunks = ReusedChunks { tokens: Tokens(400), saved: Tokens(300) };
-        let mut held = Held { tokens: Tokens(500), below: Tokens(0), chunks };
+        let mut held = Held { tokens: Tokens(500), chunks, ..Held::default() };
         held.limit_prefix(Tokens(50));
         assert_eq!((held.tokens, held.cached()), (Tokens(350), Tokens(450)));
         held.limit_prefix(Tokens(100));

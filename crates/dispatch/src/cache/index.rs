@@ -88,10 +88,11 @@ impl WorkerCache {
 
     /// Units in a block, where this worker's prompts are counted in them.
     pub(super) fn block_in(&self, unit: Unit) -> u32 {
-        match unit {
-            Unit::Tokens => self.block(),
-            Unit::Words => BLOCK_WORDS,
-        }
+        block_in(self.block(), unit)
+    }
+
+    fn now(&self) -> CacheThen {
+        CacheThen { block: self.block(), holds: self.holds() }
     }
 }
 
@@ -113,9 +114,37 @@ pub struct Found {
     /// The same for stores, by their ids; empty while there are none.
     stores: Vec<(u32, Holdings)>,
     count: usize,
+    /// Each worker's cache at that moment, by worker id. A choice that is prepared and one that is made later read the same
+    /// here, whatever is written to the index between them.
+    caches: Vec<CacheThen>,
     /// What workers reuse after their prefix.
     pub(super) reused: ReusedUnits,
     links: Vec<PrefixHash>,
+}
+
+/// A worker's cache at the moment of a look-up.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct CacheThen {
+    /// Tokens in a block.
+    block: u32,
+    /// Tokens it holds in all.
+    pub(super) holds: Tokens,
+}
+
+impl CacheThen {
+    const UNKNOWN: CacheThen = CacheThen { block: BLOCK_TOKENS, holds: Tokens::ZERO };
+
+    /// Units in a block, where this worker's prompts are counted in them.
+    pub(super) fn block_in(self, unit: Unit) -> u32 {
+        block_in(self.block, unit)
+    }
+}
+
+fn block_in(block_tokens: u32, unit: Unit) -> u32 {
+    match unit {
+        Unit::Tokens => block_tokens,
+        Unit::Words => BLOCK_WORDS,
+    }
 }
 
 impl Found {
@@ -127,6 +156,11 @@ impl Found {
     /// The next look-up is a new one.
     pub(super) fn forget(&mut self) {
         self.chain = None;
+    }
+
+    /// The worker's cache at that moment. A worker that came later holds nothing.
+    pub(super) fn cache(&self, worker: WorkerId) -> CacheThen {
+        self.caches.get(worker.index()).copied().unwrap_or(CacheThen::UNKNOWN)
     }
 
     /// How many leading blocks a store holds.
@@ -299,6 +333,9 @@ impl Indexes {
         found.chain = Some(prompt.chain.clone());
         found.by_size.resize_with(found.by_size.len().max(sizes.len()), Default::default);
         found.count = 0;
+        found.caches.clear();
+        let then = |it: &Option<Arc<WorkerCache>>| it.as_ref().map_or(CacheThen::UNKNOWN, |it| it.now());
+        found.caches.extend(self.workers.iter().map(then));
         for &size in sizes {
             let Some(chain) = chain(prompt, size, &mut found.links) else { continue };
             let (of, holdings) = &mut found.by_size[found.count];

@@ -8,7 +8,7 @@ use maitre_index::feed::Trust;
 
 use super::index::{Found, WorkerCache};
 use super::stores::StoreId;
-use super::{BLOCK_TOKENS, CacheQuery, Held, in_tokens};
+use super::{CacheQuery, Held, in_tokens};
 
 /// One worker.
 #[derive(Clone, Debug)]
@@ -62,7 +62,7 @@ impl WorkerCaches {
         self.get(worker).map_or(Trust::None, |it| it.trust)
     }
 
-    /// How much it holds in all: what it reports and what we sent it. A block counts from the moment that a request for it is
+    /// How much it holds in all now: what it reports and what we sent it. A block counts from the moment that a request for it is
     /// sent, so the count does not depend on when the report of it comes.
     pub(crate) fn holds(&self, worker: WorkerId) -> Tokens {
         self.get(worker).map_or(Tokens::ZERO, |it| it.cache.holds())
@@ -73,10 +73,11 @@ impl WorkerCaches {
         let CacheQuery { prompt, tokens: prompt_tokens, snapshots } = question;
         held.clear();
         held.extend(snapshots.iter().map(|snapshot| {
-            let known = self.get(snapshot.worker);
-            let size = known.map_or(BLOCK_TOKENS, |it| it.cache.block_in(prompt.unit));
+            let cache = found.cache(snapshot.worker);
+            let size = cache.block_in(prompt.unit);
             let held = in_tokens(prompt, prompt_tokens, size, found.of(snapshot.worker, size));
-            match known.and_then(|it| it.reuse) {
+            let held = Held { holds: Some(cache.holds), ..held };
+            match self.get(snapshot.worker).and_then(|it| it.reuse) {
                 None => held,
                 Some(reuse) => {
                     let units = found.reused.of(snapshot.worker);

@@ -150,7 +150,7 @@ impl PrefillSurvey {
         let mut cheapest = PrefillByStyle::default();
         for (place, snapshot) in self.snapshots.iter().enumerate() {
             let held = self.held.get(place).copied().unwrap_or_default();
-            let candidate = super::survey::candidate(snapshot, held, beliefs.caches.holds(snapshot.worker));
+            let candidate = super::survey::candidate(snapshot, held, beliefs.caches);
             let price = prefill_price(query.ask, &candidate);
             let handoff = world.fleet.handoff(snapshot.worker);
             let best = &mut cheapest[handoff.style as usize];

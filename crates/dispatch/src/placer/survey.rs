@@ -203,7 +203,7 @@ impl Survey {
     pub(super) fn candidate(&self, query: &Query<'_>, beliefs: Beliefs<'_>, place: usize) -> Candidate {
         let snapshot = &self.snapshots[place];
         let worker = snapshot.worker;
-        let mut candidate = candidate(snapshot, self.held_at(place), beliefs.caches.holds(worker));
+        let mut candidate = candidate(snapshot, self.held_at(place), beliefs.caches);
         let can_afford = || self.promise_at(query.ask, place).prefill.0 as f64 <= self.trial_prefill;
         if let Some((prefill, decode)) = snapshot.faded.filter(|_| query.deadline.is_none() && can_afford()) {
             candidate.pace = pace(prefill, decode);
@@ -244,7 +244,7 @@ fn add_reserved(candidate: &mut Candidate, reserved: PromisedWork) {
     }
 }
 
-pub(super) fn candidate(snapshot: &WorkerSnapshot, held: Held, holds: Tokens) -> Candidate {
+pub(super) fn candidate(snapshot: &WorkerSnapshot, held: Held, caches: &WorkerCaches) -> Candidate {
     Candidate {
         worker: snapshot.worker,
         key: snapshot.key,
@@ -255,7 +255,7 @@ pub(super) fn candidate(snapshot: &WorkerSnapshot, held: Held, holds: Tokens) ->
         held_below: held.below,
         fetch: Fetch::default(),
         chunks: held.chunks,
-        holds,
+        holds: held.holds.unwrap_or_else(|| caches.holds(snapshot.worker)),
         sent: Tokens::ZERO,
         in_use: Tokens::ZERO,
         held_in_use: Tokens::ZERO,

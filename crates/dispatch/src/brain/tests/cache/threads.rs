@@ -100,6 +100,31 @@ fn a_thread_that_drives_two_brains_does_not_mix_them() {
     assert_eq!(second, [0, 0, 1, 1, 2, 2, 3, 3], "{picks:?}");
 }
 
+#[test]
+fn a_choice_reads_caches_as_they_were_at_its_look_up() {
+    for prepares in [false, true] {
+        let settings = BrainSettings { strategy: Name::LeastDelay, ..BrainSettings::default() };
+        let mut threads = Threads::new(Harness::with(4, settings), prepares);
+        // A thread's first decision makes its mirror.
+        threads.arrive(0, (1, &[]));
+        let mut check = |text: u32, between: &[OtherStep]| {
+            let holds = |it: &Threads| it.harness.brain.cache().known().holds(WorkerId(3));
+            let then = holds(&threads);
+            between.iter().for_each(|&it| threads.step(1, it));
+            assert_ne!(holds(&threads), then, "{between:?}");
+            // Now a change between the look-up and the decision.
+            let then = holds(&threads);
+            threads.arrive(0, (text, &[OtherStep::Clears(3)]));
+            let decision = threads.harness.brain.decisions().newest_first().next().unwrap();
+            let third = decision.candidates.iter().find(|it| it.candidate.worker == WorkerId(3)).unwrap();
+            assert_eq!(third.candidate.holds, then, "{between:?}, prepared: {prepares}");
+            third.candidate.held.0
+        };
+        assert_eq!(check(5, &[OtherStep::Stores(3, 5), OtherStep::Stores(3, 4)]), 1_584);
+        assert_eq!(check(0, &[OtherStep::Stores(3, 4)]), 0);
+    }
+}
+
 /// One thread's steps. `between` are those of another thread, between its preparation and its decision.
 #[derive(Clone, Debug)]
 enum ThreadStep {
@@ -116,6 +141,8 @@ enum OtherStep {
     Drains(u32, bool),
     Reports(u32, u64),
     Trusts(u32, bool),
+    Stores(u32, u32),
+    Clears(u32),
     Ticks,
     Joins,
 }
@@ -129,6 +156,8 @@ fn other_steps() -> impl Strategy<Value = OtherStep> {
         1 => (0..5_u32, any::<bool>()).prop_map(|(worker, drains)| OtherStep::Drains(worker, drains)),
         1 => (0..5_u32, 0..20_u64).prop_map(|(worker, waiting)| OtherStep::Reports(worker, waiting)),
         1 => (0..5_u32, any::<bool>()).prop_map(|(worker, is_fresh)| OtherStep::Trusts(worker, is_fresh)),
+        1 => (0..5_u32, 0..6_u32).prop_map(|(worker, text)| OtherStep::Stores(worker, text)),
+        1 => (0..5_u32).prop_map(OtherStep::Clears),
         1 => Just(OtherStep::Ticks),
         1 => Just(OtherStep::Joins),
     ]
@@ -210,7 +239,8 @@ impl Threads {
                     waiting: Some(waiting),
                     running: Some(4),
                     blocks: Some(400),
-                    block_size: Some(16),
+                    // Some engines change it when they start again.
+                    block_size: Some(if waiting % 5 == 0 { 32 } else { 16 }),
                     ..Default::default()
                 };
                 Event::LoadReported { worker: WorkerId(worker), load }
@@ -218,6 +248,13 @@ impl Threads {
             OtherStep::Trusts(worker, is_fresh) => {
                 let trust = if is_fresh { Trust::Fresh } else { Trust::None };
                 Event::TrustChanged { worker: WorkerId(worker), trust }
+            }
+            OtherStep::Stores(worker, number) => {
+                self.harness.store(worker, &text(number, 1_600), PLAIN);
+                return self.harness.brain.cache_index().write();
+            }
+            OtherStep::Clears(worker) => {
+                Event::CacheChanged { worker: WorkerId(worker), event: KvEvent::Cleared }
             }
             OtherStep::Ticks => Event::Tick,
             OtherStep::Joins => {
