@@ -19,6 +19,7 @@ use crate::event::{Arrival, Effect, Event, Failure};
 use crate::observer::decision::AttemptOutcome;
 use crate::observer::forecast::Prediction;
 use crate::observer::hot::Hot;
+use crate::observer::lane_records::{RecordWriter, UnwrittenRecord};
 use crate::observer::ring::Ring;
 use crate::observer::shadow::ShadowScore;
 use crate::observer::{Fact, Observer};
@@ -57,8 +58,9 @@ pub use plan::{PromptReader, ReadPlan};
 
 #[derive(Debug)]
 pub struct Brain {
-    /// By request id.
-    pending: NumberMap<PendingRequest>,
+    /// By request id. Boxed: a request's memory stays with the thread that serves it, and the table, which all threads write,
+    /// is small.
+    pending: NumberMap<Box<PendingRequest>>,
     parts: Parts,
     /// Scratch: the requests that may go next.
     next: Vec<RequestId>,
@@ -80,6 +82,9 @@ struct Parts {
     placer: Placer,
     programs: Programs,
     observer: Observer,
+    /// Whether the thread that decides writes the list of a prepared record itself, later; and that record.
+    may_write_later: bool,
+    unwritten: Option<UnwrittenRecord>,
     scaling: Scaling,
 }
 
@@ -107,6 +112,8 @@ impl Brain {
                 placer: Placer::new(strategies, settings.needs(), settings.seed),
                 programs: Programs::new(settings.programs),
                 observer: Observer::new(settings.watch(), settings.shares, settings.seed),
+                may_write_later: false,
+                unwritten: None,
                 scaling: Scaling::default(),
                 settings,
             },
@@ -165,6 +172,12 @@ impl Brain {
         self.parts.scheduler.limit_share()
     }
 
+    /// Completes the records of decisions, whose lists of workers threads write after `decide`. A reader of records of
+    /// other threads should call it first.
+    pub fn collect_records(&mut self, now: Instant) {
+        self.parts.observer.collect(now);
+    }
+
     /// The latest decisions.
     pub fn decisions(&self) -> &Ring {
         self.parts.observer.ring()
@@ -187,7 +200,7 @@ impl Brain {
 
     /// The prefixes that recent prompts have in common, those with the most tokens first.
     pub fn hottest(&self, now: Instant, limit: usize) -> Vec<Hot> {
-        self.parts.observer.prefixes().hottest(now, limit)
+        self.parts.observer.hottest(now, limit)
     }
 
     /// Whether there is anything to publish to other routers.
@@ -221,20 +234,26 @@ impl Brain {
         scratch: &mut Scratch,
         effects: &mut Vec<Effect>,
     ) {
+        scratch.finish();
         let is_current = scratch.mirror.as_ref().is_some_and(|it| it.knows_caches(&self.parts.cache));
         if !is_current {
             scratch.survey.forget_prepared();
         }
+        let has_writer = is_current && scratch.writer.is_some();
+        self.parts.may_write_later = has_writer && self.parts.observer.may_write_later();
         self.parts.swap(scratch);
         self.step(now, event, effects);
         // It is about this moment only.
         self.parts.cache.forget_found();
         self.parts.swap(scratch);
         scratch.survey.forget_prepared();
+        self.parts.may_write_later = false;
+        scratch.unwritten = self.parts.unwritten.take();
+        if let (Some(writer), Some(unwritten)) = (&scratch.writer, &scratch.unwritten) {
+            writer.announce(unwritten);
+        }
         if scratch.prepares {
-            let Parts { fleet, cache, settings, .. } = &self.parts;
-            let mirror = scratch.mirror.get_or_insert_with(|| Box::new(Mirror::new(fleet, cache)));
-            mirror.follow(fleet, cache, settings.strategy);
+            self.parts.follow(scratch);
         }
     }
 
@@ -384,7 +403,7 @@ impl Brain {
         if let Some(evidence) = failure.evidence() {
             self.parts.see(now, worker, evidence, effects);
         }
-        let prefill_worker = self.pending.get(&request.0).and_then(PendingRequest::prefill_worker);
+        let prefill_worker = self.pending.get(&request.0).and_then(|it| it.prefill_worker());
         if self.worker_of(request) == Some(worker) || prefill_worker == Some(worker) {
             self.retry_or_refuse(now, (request, worker), failure, effects);
         }
@@ -401,20 +420,54 @@ pub struct Scratch {
     /// Whether this thread prepares choices. Others need no mirror.
     prepares: bool,
     mirror: Option<Box<Mirror>>,
+    /// Writes the lists of records.
+    writer: Option<RecordWriter>,
+    unwritten: Option<UnwrittenRecord>,
 }
 
 impl Scratch {
-    /// Does as much of the choice for this request as can be done without the brain. Its prompt must have been looked up, and
+    /// Does what `Brain::decide` has left to be done outside any lock that it needed: the rest of the record.
+    pub fn finish(&mut self) {
+        if let (Some(unwritten), Some(writer)) = (self.unwritten.take(), &self.writer) {
+            writer.write(unwritten, &self.survey);
+        }
+    }
+
+    /// Looks the prompt up and does as much of the choice for this request as can be done without the brain.
     /// `Brain::decide` must come next, at the same instant.
-    pub fn prepare(&mut self, now: Instant, arrival: &Arrival<'_>) {
+    pub fn prepare(&mut self, index: &CacheIndex, now: Instant, arrival: &Arrival<'_>) {
+        self.finish();
         self.prepares = true;
-        if let Some(mirror) = &self.mirror {
-            mirror.prepare(now, arrival, &self.found, &mut self.survey);
+        let Scratch { found, survey, mirror, .. } = self;
+        // While another thread writes to the index, there is something else to do.
+        let is_found = arrival.prompt.is_none_or(|it| index.try_look_up(it, found));
+        let begun = mirror.as_ref().and_then(|it| it.survey(now, arrival, survey));
+        if let Some(prompt) = arrival.prompt.filter(|_| !is_found) {
+            index.look_up(prompt, found);
+        }
+        if let (Some(mirror), Some(begun)) = (mirror, begun) {
+            mirror.price((now, arrival), begun, found, survey);
         }
     }
 }
 
 impl Parts {
+    /// Copies what has changed to a thread that prepares choices.
+    fn follow(&mut self, Scratch { mirror, writer, .. }: &mut Scratch) {
+        let Parts { fleet, cache, settings, observer, .. } = self;
+        let mirror = mirror.get_or_insert_with(|| Box::new(Mirror::new(fleet, cache)));
+        if !mirror.is_of(cache) {
+            *writer = None;
+        }
+        let then = mirror.moment();
+        mirror.follow(fleet, cache, settings.strategy);
+        match writer {
+            _ if !mirror.is_used() => {}
+            Some(writer) => writer.follow(observer.forecast(), fleet, then),
+            None => *writer = Some(observer.add_lane(fleet)),
+        }
+    }
+
     fn swap(&mut self, scratch: &mut Scratch) {
         self.cache.swap_found(&mut scratch.found);
         self.placer.swap_survey(&mut scratch.survey);

@@ -7,6 +7,7 @@ pub mod decision;
 pub(crate) mod dirty;
 pub mod forecast;
 pub mod hot;
+pub(crate) mod lane_records;
 pub mod ring;
 pub mod shadow;
 
@@ -14,17 +15,19 @@ use std::time::Duration;
 
 use maitre_base::{Instant, RequestId, TenantId, WorkerId};
 use maitre_fleet::{Fleet, HealthState};
-use maitre_policy::{Candidate, Name, StrategyKnobs, least_delay};
+use maitre_policy::{Ask, Candidate, Name, StrategyKnobs, least_delay};
 
 use crate::cache::PromptChain;
 use crate::peers::Outbox;
 use crate::placer::split::PrefillChoice;
+use crate::placer::survey::Survey;
 use crate::placer::{Picked, Query, View};
 use crate::programs::view::ProgramStep;
 use decision::{CANDIDATES_MAX, Considered, Decision, Least, PRICED_MAX};
 use dirty::DirtySet;
 use forecast::{Forecast, Foreseen};
-use hot::{Prefixes, Sight};
+use hot::{Hot, Prefixes, Sight};
+use lane_records::{RecordWriter, RecordsByLane, UnwrittenRecord};
 use ring::{End, Ring};
 use shadow::{Case, Shadows};
 
@@ -131,6 +134,7 @@ pub(crate) struct Observer {
     ring: Ring,
     forecast: Forecast,
     prefixes: Prefixes,
+    by_lane: RecordsByLane,
     shadows: Shadows,
     /// What other routers do not know yet; none while this router is alone.
     dirty: Option<DirtySet>,
@@ -144,6 +148,7 @@ impl Observer {
             ring: Ring::new(watch.decisions_kept),
             forecast: Forecast::default(),
             prefixes: Prefixes::default(),
+            by_lane: RecordsByLane::default(),
             shadows: Shadows::new(watch.shadows, watch.knobs, watch.shadow_sample, seed),
             dirty: shares.then(DirtySet::default),
             assessed: Instant::ZERO,
@@ -154,6 +159,7 @@ impl Observer {
         self.ring.resize(watch.decisions_kept);
         if !self.ring.is_on() {
             self.prefixes.clear();
+            self.by_lane.forget_prefixes();
         }
         self.shadows.retune(watch.shadows, watch.knobs, watch.shadow_sample);
     }
@@ -181,8 +187,27 @@ impl Observer {
         &self.forecast
     }
 
-    pub(crate) fn prefixes(&self) -> &Prefixes {
-        &self.prefixes
+    /// The prefixes that recent prompts have in common, those with the most tokens first.
+    pub(crate) fn hottest(&self, now: Instant, limit: usize) -> Vec<Hot> {
+        let mut all = self.prefixes.clone();
+        self.by_lane.add_prefixes(now, &mut all);
+        all.hottest(now, limit)
+    }
+
+    /// Completes the records whose lists threads have written since.
+    pub(crate) fn collect(&mut self, now: Instant) {
+        let Observer { ring, prefixes, by_lane, .. } = self;
+        by_lane.collect(now, prefixes, |number, list| ring.complete(number, list));
+    }
+
+    /// For a thread that writes the lists of its records itself.
+    pub(crate) fn add_lane(&mut self, fleet: &Fleet) -> RecordWriter {
+        RecordWriter::new(self.by_lane.add(), &self.forecast, fleet)
+    }
+
+    /// Whether records may be completed later. A shadow is asked at once, and its answers belong to the record.
+    pub(crate) fn may_write_later(&self) -> bool {
+        self.ring.is_on() && self.shadows.is_empty()
     }
 
     pub(crate) fn shadows(&self) -> &Shadows {
@@ -215,7 +240,10 @@ impl Observer {
             }
             Fact::AttemptEnded { ticket, end } => self.ring.end(ticket.decision, end),
             Fact::WorkerJoined { worker } => self.forecast.forget(worker),
-            Fact::WorkerLeft { worker, .. } => self.prefixes.forget(worker),
+            Fact::WorkerLeft { worker, .. } => {
+                self.prefixes.forget(worker);
+                self.by_lane.forget(worker);
+            }
             _ => {}
         }
         if let Some(dirty) = &mut self.dirty {
@@ -253,6 +281,27 @@ impl Observer {
         ticket
     }
 
+    /// Records a placement without its list of workers, which follows from the unwritten.
+    pub(crate) fn unwritten(&mut self, placed: &Placed<'_>) -> (Ticket, Option<UnwrittenRecord>) {
+        let Some(chosen) = placed.chosen() else { return Default::default() };
+        let mut decision = self.ring.lend();
+        let memory = std::mem::take(&mut decision.candidates);
+        let foreseen = self.describe_facts(placed, chosen, &mut decision);
+        let query = &placed.query;
+        let unwritten = UnwrittenRecord {
+            number: decision.number,
+            kept: self.ring.kept() as u64,
+            now: placed.now,
+            ask: *query.ask,
+            chosen: placed.picked.pick.index,
+            model: query.model(),
+            prompt: query.prompt.filter(|_| query.ask.attempt == 0).cloned(),
+            memory,
+        };
+        self.ring.keep(decision);
+        (Ticket { decision: unwritten.number, foreseen: Some(foreseen) }, Some(unwritten))
+    }
+
     /// The record of a placement that is not made.
     pub(crate) fn explain(&self, placed: &Placed<'_>) -> Decision {
         let mut decision = Decision::default();
@@ -265,6 +314,12 @@ impl Observer {
 
     /// Fills a record with what is known before the promise is made.
     fn describe(&self, placed: &Placed<'_>, chosen: &Candidate, decision: &mut Decision) -> Foreseen {
+        self.consider_all(placed, &mut decision.candidates);
+        self.describe_facts(placed, chosen, decision)
+    }
+
+    /// The same but for the list of workers.
+    fn describe_facts(&self, placed: &Placed<'_>, chosen: &Candidate, decision: &mut Decision) -> Foreseen {
         let query = &placed.query;
         let foreseen = self.forecast.foresee(query.ask, chosen);
         decision.request = placed.request;
@@ -281,7 +336,6 @@ impl Observer {
         decision.prefill = placed.prefill;
         decision.program = placed.program;
         decision.candidates_total = placed.view.survey.snapshots.len() as u32;
-        self.consider_all(placed, &mut decision.candidates);
         foreseen
     }
 
@@ -289,23 +343,15 @@ impl Observer {
     fn consider_all(&self, placed: &Placed<'_>, into: &mut Vec<Considered>) {
         let Placed { query, picked, view, .. } = placed;
         let (survey, ask, chosen) = (view.survey, query.ask, picked.pick.index);
-        let mut least = Least::<CANDIDATES_MAX>::new();
+        let seconds = |it: &Candidate| self.forecast.seconds(ask, it);
         match picked.is_priced {
-            true => {
-                let prices = view.strategy.prices().iter().enumerate();
-                prices.for_each(|(index, &price)| least.see(price, index));
+            true => consider_priced(survey, ask, chosen, seconds, into),
+            false => {
+                let mut least = Least::new();
+                see_some(placed, &mut least);
+                consider_least(survey, ask, (least, chosen), seconds, into);
             }
-            false => see_some(placed, &mut least),
         }
-        if !least.has(chosen) {
-            least.put_last(least_delay::price(ask, &survey.candidates[chosen]), chosen);
-        }
-        into.clear();
-        into.extend(least.iter().map(|(price, index)| {
-            let opening = survey.openings[survey.shown[index]];
-            let candidate = survey.candidates[index];
-            Considered { candidate, opening, price, ttft: Some(self.forecast.seconds(ask, &candidate)) }
-        }));
         if survey.candidates.len() < survey.snapshots.len() {
             self.consider_hidden(placed, survey.candidates[chosen].worker, into);
         }
@@ -329,6 +375,37 @@ impl Observer {
             into.insert(at, Considered { candidate, opening, price, ttft: Some(ttft) });
         }
     }
+}
+
+/// Lists the cheapest of the candidates that the strategy has priced, and the chosen one.
+fn consider_priced(
+    survey: &Survey,
+    ask: &Ask,
+    chosen: usize,
+    seconds: impl Fn(&Candidate) -> f64,
+    into: &mut Vec<Considered>,
+) {
+    let mut least = Least::new();
+    survey.prices.iter().enumerate().for_each(|(index, &price)| least.see(price, index));
+    consider_least(survey, ask, (least, chosen), seconds, into);
+}
+
+fn consider_least(
+    survey: &Survey,
+    ask: &Ask,
+    (mut least, chosen): (Least<CANDIDATES_MAX>, usize),
+    seconds: impl Fn(&Candidate) -> f64,
+    into: &mut Vec<Considered>,
+) {
+    if !least.has(chosen) {
+        least.put_last(least_delay::price(ask, &survey.candidates[chosen]), chosen);
+    }
+    into.clear();
+    into.extend(least.iter().map(|(price, index)| {
+        let opening = survey.openings[survey.shown[index]];
+        let candidate = survey.candidates[index];
+        Considered { candidate, opening, price, ttft: Some(seconds(&candidate)) }
+    }));
 }
 
 /// Marks what the other routers must learn of a fact.

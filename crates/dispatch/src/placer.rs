@@ -176,6 +176,8 @@ pub(crate) struct Picked {
     pub(crate) pick: Pick,
     /// Whether the strategy's prices are those of this pick.
     pub(crate) is_priced: bool,
+    /// Whether they were prepared, for all workers.
+    pub(crate) was_prepared: bool,
     /// The session that this pick has pinned, if it did.
     pub(crate) pinned: Option<u64>,
 }
@@ -293,7 +295,13 @@ impl Placer {
                 survey.show(query, beliefs, fits);
                 let index = survey.shown.iter().position(|&it| it == place)?;
                 let pick = Pick { index, why };
-                Some(WorkerChoice::Place(Picked { place, pick, is_priced: false, pinned: None }))
+                Some(WorkerChoice::Place(Picked {
+                    place,
+                    pick,
+                    is_priced: false,
+                    was_prepared: false,
+                    pinned: None,
+                }))
             }
         }
     }
@@ -416,18 +424,23 @@ impl Placer {
         survey.show(query, beliefs, fits);
         let strategy = strategies.of_mut(query.model());
         let decider = match mode {
-            Mode::Commit if survey.is_priced => Decider::Priced(strategy, rng, &mut survey.prices),
+            Mode::Commit if survey.is_priced => Decider::Priced(strategy, rng, &survey.prices),
             Mode::Commit => Decider::Commit(strategy, rng),
             Mode::DryRun => Decider::DryRun(strategy, rng),
         };
         let pick = decider.pick(query.ask, &survey.candidates)?;
-        survey.is_priced = false;
         let is_committed = mode == Mode::Commit;
         let strategy = strategies.of(query.model());
+        let was_prepared = std::mem::take(&mut survey.is_priced) && is_committed;
+        if !was_prepared {
+            survey.prices.clear();
+            survey.prices.extend_from_slice(if is_committed { strategy.prices() } else { &[] });
+        }
         Some(Picked {
             place: survey.shown[pick.index],
             pick,
-            is_priced: is_committed && strategy.prices().len() == survey.candidates.len(),
+            is_priced: is_committed && survey.prices.len() == survey.candidates.len(),
+            was_prepared,
             pinned: strategy.pinned().filter(|_| is_committed),
         })
     }

@@ -73,22 +73,35 @@ impl WorkerMasks {
 
     /// Up to so many more blocks are leaving, the last ones first.
     pub(crate) fn leave(&mut self, blocks: u32) {
-        for _ in 0..blocks {
-            let Some(last) = (self.predicted & !self.leaving()).checked_ilog2() else { return };
-            self.staying = last as u8;
+        let staying = self.predicted & low(usize::from(self.staying));
+        if blocks > 0 && staying != 0 {
+            self.staying = nth_bit(staying, staying.count_ones().saturating_sub(blocks)) as u8;
         }
     }
 
     /// Up to so many blocks are no longer leaving, the first ones first.
     pub(crate) fn stay(&mut self, blocks: u32) {
-        for _ in 0..blocks {
-            let leaving = self.leaving();
-            self.staying = if leaving == 0 { RUN_BLOCKS as u8 } else { leaving.trailing_zeros() as u8 + 1 };
-        }
-        if self.leaving() == 0 {
+        let leaving = self.leaving();
+        if blocks >= leaving.count_ones() {
             self.staying = RUN_BLOCKS as u8;
+        } else if blocks > 0 {
+            self.staying = nth_bit(leaving, blocks - 1) as u8 + 1;
         }
     }
+}
+
+/// The position of the bit with so many set bits below it. There must be one.
+fn nth_bit(mask: Mask, mut below: u32) -> u32 {
+    let (mut at, mut width) = (0, RUN_BLOCKS as u32 / 2);
+    while width > 0 {
+        let lower = (mask >> at & low(width as usize)).count_ones();
+        if below >= lower {
+            below -= lower;
+            at += width;
+        }
+        width /= 2;
+    }
+    at
 }
 
 #[derive(Debug, Default)]
@@ -294,4 +307,49 @@ impl Crowd {
 
 fn put(word: &mut u64, bit: u32, on: bool) {
     *word = *word & !(1 << bit) | u64::from(on) << bit;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::{any, prop_assert_eq, proptest};
+
+    /// One block at a time.
+    fn leave_plainly(masks: &mut WorkerMasks, blocks: u32) {
+        for _ in 0..blocks {
+            let Some(last) = (masks.predicted & !masks.leaving()).checked_ilog2() else { return };
+            masks.staying = last as u8;
+        }
+    }
+
+    fn stay_plainly(masks: &mut WorkerMasks, blocks: u32) {
+        for _ in 0..blocks {
+            let leaving = masks.leaving();
+            masks.staying = if leaving == 0 { RUN_BLOCKS as u8 } else { leaving.trailing_zeros() as u8 + 1 };
+        }
+        if masks.leaving() == 0 {
+            masks.staying = RUN_BLOCKS as u8;
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn blocks_leave_and_stay_as_if_one_at_a_time(
+            predicted in any::<Mask>(),
+            sparse in any::<Mask>(),
+            is_sparse in any::<bool>(),
+            steps in proptest::collection::vec((any::<bool>(), 0u32..140), 1..8),
+        ) {
+            let mut masks = WorkerMasks::new(3);
+            masks.predicted = if is_sparse { predicted & sparse } else { predicted };
+            let mut plain = masks;
+            for (leaves, blocks) in steps {
+                match leaves {
+                    true => (masks.leave(blocks), leave_plainly(&mut plain, blocks)),
+                    false => (masks.stay(blocks), stay_plainly(&mut plain, blocks)),
+                };
+                prop_assert_eq!(masks, plain);
+            }
+        }
+    }
 }

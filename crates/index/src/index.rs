@@ -8,7 +8,7 @@ use crate::look_up;
 use crate::parked::Waiting;
 use crate::predicted::{PredictedBlocks, PredictionWriter};
 use crate::reported::{Applied, PIECE, ReportApplier};
-use crate::table::{Chain, PrefixTable, Segment};
+use crate::table::{Chain, PrefixTable, Segment, Trace};
 use crate::worker::{CacheSource, Numbers, WorkerBlocks};
 use maitre_base::hash::mix;
 use maitre_base::{Instant, WorkerId};
@@ -130,15 +130,34 @@ impl Index {
         look_up::look_up(&self.table, clock, chain, out);
     }
 
+    /// Finds the runs along this chain, for the write that follows.
+    pub fn trace(&self, chain: Chain<'_>, trace: &mut Trace) {
+        self.table.trace_into(chain, trace);
+    }
+
     /// Records that a request with this prompt was sent to the worker: refreshes the blocks it holds and
     /// predicts the others.
     pub fn predict(&mut self, now: Instant, id: WorkerId, chain: Chain<'_>) -> PredictedBlocks {
+        self.predict_along(now, id, chain, &mut Trace::default())
+    }
+
+    /// The same, with a trace of the chain that may be out of date.
+    pub fn predict_along(
+        &mut self,
+        now: Instant,
+        id: WorkerId,
+        chain: Chain<'_>,
+        trace: &mut Trace,
+    ) -> PredictedBlocks {
         let room = self.room(id.index(), chain.prefixes.len());
         let (moment, clock) = (self.moment(now), self.clock());
+        let dropped = chain.prefixes.len() - room;
+        let chain = Chain { prefixes: &chain.prefixes[..room], ..chain };
         let Some(mut writer) = self.prediction_writer(id, clock) else { return PredictedBlocks::NOTHING };
-        let predicted_blocks = writer.write(moment, chain, room);
-        writer.worker.numbers.dropped += (chain.prefixes.len() - room) as u64;
-        predicted_blocks
+        writer.table.trace_into(chain, trace);
+        writer.path = &mut trace.segments;
+        writer.worker.numbers.dropped += dropped as u64;
+        writer.write(moment, chain)
     }
 
     /// How many leading blocks of this chain the worker holds without those that only that request predicts.
@@ -163,9 +182,22 @@ impl Index {
         chain: Chain<'_>,
         predicted_blocks: PredictedBlocks,
     ) {
+        self.prefilled_along(now, id, (chain, &mut Trace::default()), predicted_blocks);
+    }
+
+    /// The same, with a trace of the chain that may be out of date.
+    pub fn prefilled_along(
+        &mut self,
+        now: Instant,
+        id: WorkerId,
+        (chain, trace): (Chain<'_>, &mut Trace),
+        predicted_blocks: PredictedBlocks,
+    ) {
         let moment = self.moment(now);
         if let Some(mut writer) = self.prediction_writer(id, 0) {
-            writer.settle(moment, chain, predicted_blocks);
+            writer.table.trace_into(chain, trace);
+            writer.path = &mut trace.segments;
+            writer.settle(moment, predicted_blocks);
         }
     }
 

@@ -33,5 +33,5 @@ pub use index::{Index, IndexSettings};
 pub use predicted::{FADE, PENDING_MAX, PredictedBlocks};
 pub use prefix::{PrefixHash, Root, Running};
 pub use reported::Applied;
-pub use table::Chain;
+pub use table::{Chain, Trace};
 pub use worker::{CacheSource, GRAIN, Numbers};

@@ -64,10 +64,9 @@ pub(crate) struct PredictionWriter<'a> {
 }
 
 impl PredictionWriter<'_> {
-    /// Predicts the missing ones of the first `blocks_max` blocks, and refreshes the others.
-    pub(crate) fn write(&mut self, moment: Moment, chain: Chain<'_>, blocks_max: usize) -> PredictedBlocks {
-        let chain = Chain { prefixes: &chain.prefixes[..blocks_max.min(chain.prefixes.len())], ..chain };
-        let (from, before) = self.believed(chain);
+    /// Predicts the missing blocks, and refreshes the others. `path` has the runs along the chain.
+    pub(crate) fn write(&mut self, moment: Moment, chain: Chain<'_>) -> PredictedBlocks {
+        let (from, before) = self.believed();
         self.part();
         if let Some(&segment) = self.path.iter().rfind(|it| it.start < from)
             && self.table.fence(segment, from, self.worker.slot)
@@ -76,9 +75,9 @@ impl PredictionWriter<'_> {
         }
         self.place(moment, chain, from);
         if self.worker.source == CacheSource::Reported {
-            self.keep(moment, Chain { prefixes: &chain.prefixes[..from], ..chain });
+            self.keep(moment, chain, from);
         }
-        self.touch(moment, chain, from);
+        self.touch(moment, from);
         self.trim();
         PredictedBlocks { stamp: moment.stamp, from: from as u32, before }
     }
@@ -115,10 +114,9 @@ impl PredictionWriter<'_> {
         held
     }
 
-    /// Records that all blocks of the chain that are believed held do exist.
-    pub(crate) fn settle(&mut self, moment: Moment, chain: Chain<'_>, predicted_blocks: PredictedBlocks) {
+    /// Records that all blocks that are believed held do exist. `path` has the runs along their chain.
+    pub(crate) fn settle(&mut self, moment: Moment, predicted_blocks: PredictedBlocks) {
         let is_reported = self.worker.source == CacheSource::Reported;
-        self.table.trace(chain, self.path);
         self.part();
         for &Segment { run, blocks, .. } in self.path.iter() {
             let Some(&share) = self.table.share(run, self.worker.slot) else { continue };
@@ -243,10 +241,8 @@ impl PredictionWriter<'_> {
         }
     }
 
-    /// How many leading blocks this worker is believed to hold, and when the last of them was used. Leaves
-    /// the runs in `path`.
-    fn believed(&mut self, chain: Chain<'_>) -> (usize, Stamp) {
-        self.table.trace(chain, self.path);
+    /// How many leading blocks this worker is believed to hold, and when the last of them was used.
+    fn believed(&self) -> (usize, Stamp) {
         let (mut believed, mut before) = (0, 0);
         for segment in self.path.iter() {
             let Some(share) = self.table.share(segment.run, self.worker.slot) else { break };
@@ -273,13 +269,13 @@ impl PredictionWriter<'_> {
     }
 
     /// Adds the blocks from `from` on. `path` has the runs along the chain; between them no block is in the table, so they
-    /// are added a run at a time, and none is searched for again.
+    /// are added a run at a time, and none is searched for again. Afterwards `path` has these runs too.
     fn place(&mut self, moment: Moment, chain: Chain<'_>, from: usize) {
         let first = self.path.partition_point(|it| it.start + it.blocks <= from);
-        let mut at = first.checked_sub(1).map(|it| (self.path[it].run, (self.path[it].blocks - 1) as u8));
+        let known: Vec<Segment> = self.path.drain(first..).collect();
+        let mut at = self.path.last().map(|it| (it.run, (it.blocks - 1) as u8));
         let mut next = from;
-        for place in first..=self.path.len() {
-            let known = self.path.get(place).copied();
+        for known in known.into_iter().map(Some).chain([None]) {
             let end = known.map_or(chain.prefixes.len(), |it| it.start);
             while next < end {
                 let placing = Placing {
@@ -291,25 +287,30 @@ impl PredictionWriter<'_> {
                 let ((run, last), count) = self.table.extend_new(at, &chain.prefixes[next..end], placing);
                 let blocks = usize::from(last) + 1;
                 self.believe(run, low(blocks) & !low(blocks - count), moment);
+                match self.path.last_mut() {
+                    Some(grown) if grown.run == run => grown.blocks = blocks,
+                    _ => self.path.push(Segment { run, start: next, blocks }),
+                }
                 at = Some((run, last));
                 next += count;
             }
-            if let Some(Segment { run, start, blocks }) = known {
+            if let Some(segment @ Segment { run, start, blocks }) = known {
                 self.table.end_run(at);
                 // The first one may be held in part.
                 self.believe(run, low(blocks) & !low(next - start), moment);
+                self.path.push(segment);
                 at = Some((run, (blocks - 1) as u8));
                 next = start + blocks;
             }
         }
     }
 
-    /// Predicts also what is reported of this chain. The engine may evict it before the request's turn comes. The
-    /// request then computes it again, and requests with the same prefix must find it.
-    fn keep(&mut self, moment: Moment, chain: Chain<'_>) {
-        self.table.trace(chain, self.path);
+    /// Predicts also what is reported of the first `end` blocks. The engine may evict it before the request's turn comes.
+    /// The request then computes it again, and requests with the same prefix must find it.
+    fn keep(&mut self, moment: Moment, chain: Chain<'_>, end: usize) {
         let mut at = 0;
-        while let Some(&Segment { run, blocks, .. }) = self.path.get(at) {
+        while let Some(&Segment { run, start, blocks }) = self.path.get(at).filter(|it| it.start < end) {
+            let blocks = blocks.min(end - start);
             let Some(&share) = self.table.share(run, self.worker.slot) else { break };
             let bits = share.predicted & low(blocks);
             // Blocks with different histories are in different runs.
@@ -352,8 +353,7 @@ impl PredictionWriter<'_> {
     }
 
     /// Marks the whole path as most recently used, the head last.
-    fn touch(&mut self, moment: Moment, chain: Chain<'_>, from: usize) {
-        self.table.trace(chain, self.path);
+    fn touch(&mut self, moment: Moment, from: usize) {
         for &Segment { run, start, blocks } in self.path.iter().rev() {
             *self.table.runs[run].used.get_mut() = self.clock;
             let Some(&share) = self.table.share(run, self.worker.slot) else { continue };

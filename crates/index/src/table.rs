@@ -50,6 +50,16 @@ pub(crate) struct Segment {
     pub(crate) blocks: usize,
 }
 
+/// The runs along a chain, as of one state of an index. Made beside look-ups, it saves the write that follows from searching
+/// while they wait.
+#[derive(Debug, Default)]
+pub struct Trace {
+    pub(crate) segments: Vec<Segment>,
+    /// The state of the table, the block length, and the last prefix of the chain, which stands for all of it. Chains of
+    /// blocks of different lengths may end with the same prefix.
+    of: Option<(u64, u32, PrefixHash)>,
+}
+
 /// Guesses which runs a chain meets: one at `depth`, and one at each 128th block from `next` on.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ahead {
@@ -98,6 +108,8 @@ pub(crate) struct PrefixTable {
     /// Heap bytes that the runs point to.
     heap: usize,
     blocks: usize,
+    /// How often a run began, grew, was split or was removed.
+    state: u64,
 }
 
 impl PrefixTable {
@@ -109,6 +121,7 @@ impl PrefixTable {
             beliefs: Beliefs::new(),
             heap: 0,
             blocks: 0,
+            state: 0,
         }
     }
 
@@ -213,6 +226,15 @@ impl PrefixTable {
         }
     }
 
+    /// The same as a value that shows when it is out of date.
+    pub(crate) fn trace_into(&self, chain: Chain<'_>, trace: &mut Trace) {
+        let of = chain.prefixes.last().map(|&it| (self.state, chain.block_tokens, it));
+        if of.is_none() || trace.of != of {
+            self.trace(chain, &mut trace.segments);
+            trace.of = of;
+        }
+    }
+
     /// The current position of a block that was once at this position.
     #[inline]
     pub(crate) fn resolve(&self, (mut run, offset): Position) -> Position {
@@ -299,6 +321,7 @@ impl PrefixTable {
             self.heap += run.heap_bytes();
         }
         run.append(&prefixes[..count]);
+        self.state += 1;
         *run.used.get_mut() = placing.clock;
         self.blocks += count;
         ((id, run.blocks - 1), count)
@@ -347,6 +370,7 @@ impl PrefixTable {
         let run = &mut self.runs[id];
         self.heap -= run.heap_bytes();
         let mut rest = run.split(blocks);
+        self.state += 1;
         self.heap += run.heap_bytes();
         let next = run.next;
         if matches!(rest.holders, Holders::Nobody) && next == NONE {
@@ -456,6 +480,7 @@ impl PrefixTable {
             let (first, is_first) = (run.hashes()[0], run.is_first);
             self.heads_mut(is_first).remove(first, id);
             let run = self.runs.remove(id);
+            self.state += 1;
             self.heap -= run.heap_bytes();
             self.blocks -= run.len();
             if run.previous == NONE {

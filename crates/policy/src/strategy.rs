@@ -230,19 +230,19 @@ impl Strategy {
         }
     }
 
-    /// As `pick`, with the prices of all candidates by `least_delay::price`. They are swapped with those of the last pick.
+    /// As `pick`, with the prices of all candidates by `least_delay::price`, which stay with the caller.
     pub fn pick_priced(
         &mut self,
         ask: &Ask,
         candidates: &[Candidate],
-        prices: &mut Vec<f64>,
+        prices: &[f64],
         rng: &mut Rng,
     ) -> Option<Pick> {
         if self.name != Name::LeastDelay || candidates.len() < 2 {
             return self.pick(ask, candidates, rng);
         }
-        std::mem::swap(&mut self.prices, prices);
-        least_delay::pick_priced(ask, candidates, &self.prices, rng)
+        self.prices.clear();
+        least_delay::pick_priced(ask, candidates, prices, rng)
     }
 
     /// Picks a worker; none only without candidates. Candidates are in order of worker number, each with a

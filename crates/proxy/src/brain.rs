@@ -271,7 +271,10 @@ impl SharedBrain {
 
     /// Reads the brain; for reports, not for decisions.
     pub(crate) fn read<T>(&self, read: impl FnOnce(&Brain) -> T) -> T {
-        read(&self.locked.lock().brain)
+        let now = self.now();
+        let brain = &mut self.locked.lock().brain;
+        brain.collect_records(now);
+        read(brain)
     }
 
     /// Waits until the condition holds.
@@ -295,10 +298,7 @@ impl SharedBrain {
         let locked = SCRATCH.with_borrow_mut(|scratch| {
             let now = self.now();
             if let Event::Arrived(arrival) = &event {
-                if let Some(prompt) = arrival.prompt {
-                    self.cache.look_up(prompt, &mut scratch.found);
-                }
-                scratch.prepare(now, arrival);
+                scratch.prepare(&self.cache, now, arrival);
             }
             let mut locked = self.lock();
             locked.on(now, event, scratch);
@@ -326,8 +326,14 @@ impl SharedBrain {
         };
         self.announce(&mut locked);
         drop(locked);
-        self.cache.write();
+        self.finish();
         decision
+    }
+
+    /// What is left of a decision after the lock is released.
+    fn finish(&self) {
+        SCRATCH.with_borrow_mut(Scratch::finish);
+        self.cache.write();
     }
 
     /// Applies several events under one lock, none of which asks for a decision. Returns how many there were.
@@ -344,7 +350,7 @@ impl SharedBrain {
         if locked.effects.is_empty() {
             self.announce(&mut locked);
             drop(locked);
-            self.cache.write();
+            self.finish();
         } else {
             self.apply(locked, None);
         }
@@ -454,7 +460,7 @@ impl SharedBrain {
         self.recalls.store(locked.waiters.recalls(), Ordering::Release);
         self.announce(locked);
         drop(guard);
-        self.cache.write();
+        self.finish();
         #[cfg(test)]
         let decided_others = crate::planted::keep_woken(decided_others);
         for (sender, decided) in decided_others {

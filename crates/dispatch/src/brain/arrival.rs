@@ -29,7 +29,7 @@ impl Brain {
             Ok(request) => {
                 self.parts.scaling.arrived(now, &request, &self.parts.settings.scaling);
                 let goes = request.program.is_none_or(|it| self.parts.call_goes(now, &request, it));
-                self.pending.insert(id.0, request);
+                self.pending.insert(id.0, Box::new(request));
                 match goes {
                     true => self.admit(now, id, Refusal::NoWorker, effects),
                     false => effects.push(Effect::Wait { request: id }),

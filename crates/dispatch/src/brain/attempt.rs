@@ -68,6 +68,10 @@ impl Parts {
         looking: Looking<'_>,
         effects: &mut Vec<Effect>,
     ) -> Tried {
+        debug_assert!(
+            self.unwritten.is_none(),
+            "the survey of a record is used again before its list is written"
+        );
         // After an interruption the list of tried workers begins anew.
         request.ask.attempt = request.tried.len() as u32 + request.interruptions.saturating_sub(1);
         let context = Context { now, settings: &self.settings.queue, fleet: &self.fleet };
@@ -288,7 +292,14 @@ impl Parts {
         let (tenant, waited) = (request.tenant, request.waited_by(now));
         let program = self.programs.step(request.program, request.held);
         let request = request.id;
-        self.observer.placed(&Placed { now, request, query, tenant, waited, picked, prefill, view, program })
+        let placed = Placed { now, request, query, tenant, waited, picked, prefill, view, program };
+        // A queue might use the survey again at once.
+        if !(self.may_write_later && picked.was_prepared && self.scheduler.waiting() == 0) {
+            return self.observer.placed(&placed);
+        }
+        let (ticket, unwritten) = self.observer.unwritten(&placed);
+        self.unwritten = unwritten;
+        ticket
     }
 
     /// Whether the cache counts on this prompt at its worker. A prompt that its own strategy does not look at counts for

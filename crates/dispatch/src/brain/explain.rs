@@ -99,7 +99,8 @@ impl Brain {
         }
         self.join_in(now, dry_run, request)?;
         let is_alike = |id: RequestId| {
-            let other = if id == request.id { Some(request) } else { self.pending.get(&id.0) };
+            let other =
+                if id == request.id { Some(request) } else { self.pending.get(&id.0).map(AsRef::as_ref) };
             other.is_some_and(|it| it.wanted == request.wanted && it.reservation().is_none())
         };
         let next = dry_run.next(scheduler, context, is_alike);

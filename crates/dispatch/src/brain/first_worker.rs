@@ -49,7 +49,7 @@ impl Brain {
             it.is_waiting() && it.patience != latest(it) && self.parts.waits_for_first_worker(it)
         };
         let mut kept: Vec<(Instant, RequestId)> =
-            self.pending.values().filter(waits).map(|it| (it.arrived, it.id)).collect();
+            self.pending.values().map(AsRef::as_ref).filter(waits).map(|it| (it.arrived, it.id)).collect();
         kept.sort_unstable();
         for (_, id) in kept {
             let Some(request) = self.pending.get_mut(&id.0) else { continue };
@@ -81,8 +81,13 @@ impl Brain {
         }
         let is_elsewhere =
             |it: &&PendingRequest| it.is_waiting() && pool_of(it.wanted, fleet) != it.pool && is_untried(it);
-        let mut moved: Vec<(Instant, RequestId)> =
-            self.pending.values().filter(is_elsewhere).map(|it| (it.arrived, it.id)).collect();
+        let mut moved: Vec<(Instant, RequestId)> = self
+            .pending
+            .values()
+            .map(AsRef::as_ref)
+            .filter(is_elsewhere)
+            .map(|it| (it.arrived, it.id))
+            .collect();
         moved.sort_unstable();
         for (_, id) in moved {
             let Brain { pending, parts, .. } = self;

@@ -141,7 +141,7 @@ impl Brain {
     }
 
     fn announce_wait(&self, id: RequestId, effects: &mut Vec<Effect>) {
-        if self.pending.get(&id.0).is_some_and(PendingRequest::is_waiting) {
+        if self.pending.get(&id.0).is_some_and(|it| it.is_waiting()) {
             effects.push(Effect::Wait { request: id });
         }
     }
@@ -213,7 +213,12 @@ impl Brain {
         }
         // Requests for other workers neither go here nor keep others from it.
         let takes = |it: &PendingRequest| worker.serves(it.wanted) && !it.barred().bars(at);
-        parts.scheduler.next_at(context, turn, |id| pending.get(&id.0).filter(|it| takes(it)), next);
+        parts.scheduler.next_at(
+            context,
+            turn,
+            |id| pending.get(&id.0).map(AsRef::as_ref).filter(|it| takes(it)),
+            next,
+        );
         self.serve_first(now, ServeOrder { next, from: 0, at: Some(at) }, effects)
     }
 
@@ -348,7 +353,7 @@ impl Brain {
                 && !waits(it)
         };
         let mut stranded: Vec<RequestId> =
-            self.pending.values().filter(is_stranded).map(|it| it.id).collect();
+            self.pending.values().map(AsRef::as_ref).filter(is_stranded).map(|it| it.id).collect();
         stranded.sort_unstable();
         stranded.into_iter().for_each(|it| self.refuse_without_worker(now, it, effects));
     }

@@ -33,7 +33,7 @@ impl Brain {
             second.hand_over(delivered);
         }
         if parts.place_second(now, &mut second, cause, effects) {
-            self.pending.insert(number.0, second);
+            self.pending.insert(number.0, Box::new(second));
         }
     }
 

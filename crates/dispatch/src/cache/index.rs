@@ -6,7 +6,7 @@
 //! other way round.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering::{AcqRel, Relaxed, Release};
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 
 use maitre_base::spin::spin;
@@ -14,9 +14,9 @@ use maitre_base::{Tokens, WorkerId};
 use maitre_index::prefix::Unit;
 use maitre_index::{
     Chain, ChunkHoldings, Holding, Holdings, Index, IndexSettings, Numbers, PredictedBlocks, PrefixHash,
-    ReusedUnits,
+    ReusedUnits, Trace,
 };
-use parking_lot::{Mutex, RwLock, RwLockWriteGuard};
+use parking_lot::{Mutex, RwLock, RwLockUpgradableReadGuard, RwLockWriteGuard};
 
 use super::prediction::{PromptEvent, found_blocks};
 use super::stores::{StoreId, Stores};
@@ -31,8 +31,19 @@ pub struct CacheIndex {
     indexes: RwLock<Indexes>,
     /// Not yet done, the oldest first.
     deferred: Mutex<Vec<Write>>,
+    /// Whether anything is deferred. Threads ask that after every event, and a lock each time would be one more cache line
+    /// that they take from each other.
+    is_deferred: AtomicBool,
     /// Whether a thread is doing what is deferred.
     is_writing: AtomicBool,
+    /// That thread's scratch.
+    writing: Mutex<Writing>,
+}
+
+#[derive(Debug, Default)]
+struct Writing {
+    writes: Vec<Write>,
+    trace: Trace,
 }
 
 /// What the lock protects.
@@ -192,7 +203,9 @@ impl CacheIndex {
         CacheIndex {
             indexes: RwLock::new(indexes),
             deferred: Mutex::default(),
+            is_deferred: AtomicBool::new(false),
             is_writing: AtomicBool::new(false),
+            writing: Mutex::default(),
         }
     }
 
@@ -202,12 +215,34 @@ impl CacheIndex {
         indexes.find(prompt, found, Index::look_up);
     }
 
+    /// The same, unless another thread is writing.
+    pub(crate) fn try_look_up(&self, prompt: &PromptChain, found: &mut Found) -> bool {
+        let indexes = self.indexes.try_read();
+        indexes.map(|it| it.find(prompt, found, Index::look_up)).is_some()
+    }
+
     /// Does what decisions have left to be written, unless another thread is writing: that one goes on until nothing is left.
     pub fn write(&self) {
-        // What is deferred after the last look at it here finds the mark gone, and is written by its own thread.
-        while !self.deferred.lock().is_empty() && !self.is_writing.swap(true, AcqRel) {
-            drop(self.indexes());
-            self.is_writing.store(false, Release);
+        // What is deferred after the last look at it here finds the mark gone, and is written by its own thread. Hence the
+        // strict order: of two threads, one must see what the other has stored.
+        while self.is_deferred.load(SeqCst) && !self.is_writing.swap(true, SeqCst) {
+            self.write_beside_look_ups();
+            self.is_writing.store(false, SeqCst);
+        }
+    }
+
+    /// Look-ups wait only while something changes: what a write has to find first, it finds beside them. For a cold prompt
+    /// that is most of it.
+    fn write_beside_look_ups(&self) {
+        let Writing { writes, trace } = &mut *self.writing.lock();
+        let shared = spin(|| self.indexes.try_upgradable_read());
+        let mut shared = shared.unwrap_or_else(|| self.indexes.upgradable_read());
+        self.take_deferred(writes);
+        for write in writes.drain(..) {
+            shared.trace(&write, trace);
+            let mut indexes = RwLockUpgradableReadGuard::upgrade(shared);
+            indexes.apply(&write, trace);
+            shared = RwLockWriteGuard::downgrade_to_upgradable(indexes);
         }
     }
 
@@ -218,27 +253,33 @@ impl CacheIndex {
         found: &mut Found,
         look: fn(&Index, Chain<'_>, &mut Holdings),
     ) {
-        if !self.deferred.lock().is_empty() {
+        if self.is_deferred.load(SeqCst) {
             drop(self.indexes());
         }
         self.indexes.read().find(prompt, found, look);
     }
 
     pub(super) fn defer(&self, write: Write) {
-        self.deferred.lock().push(write);
+        let mut deferred = self.deferred.lock();
+        deferred.push(write);
+        self.is_deferred.store(true, SeqCst);
+    }
+
+    /// Swaps what is deferred with an empty list, whose memory is used again.
+    fn take_deferred(&self, writes: &mut Vec<Write>) {
+        let mut deferred = self.deferred.lock();
+        std::mem::swap(writes, &mut *deferred);
+        self.is_deferred.store(false, SeqCst);
     }
 
     /// The indexes, with everything written that was deferred.
     pub(super) fn indexes(&self) -> RwLockWriteGuard<'_, Indexes> {
         let mut indexes = spin(|| self.indexes.try_write()).unwrap_or_else(|| self.indexes.write());
-        let mut deferred = std::mem::take(&mut *self.deferred.lock());
-        deferred.drain(..).for_each(|it| indexes.apply(&it));
-        let mut queue = self.deferred.lock();
-        if queue.capacity() == 0 {
-            // Its memory is used again.
-            *queue = deferred;
+        if self.is_deferred.load(SeqCst) {
+            let mut writes = Vec::new();
+            self.take_deferred(&mut writes);
+            writes.drain(..).for_each(|it| indexes.apply(&it, &mut Trace::default()));
         }
-        drop(queue);
         indexes
     }
 
@@ -385,7 +426,19 @@ impl Indexes {
         Some((index.held_without(worker, chain, prediction), size))
     }
 
-    fn apply(&mut self, write: &Write) {
+    /// Finds the runs along the prompt of a write that needs them.
+    fn trace(&self, write: &Write, trace: &mut Trace) {
+        let Write { worker, prompt, event } = write;
+        let size = self.worker(*worker).map(|it| it.block_in(prompt.unit));
+        let is_needed = matches!(event, PromptEvent::Placed(..) | PromptEvent::Prefilled(..));
+        // Where the worker's blocks are larger, the chain is made anew for the write.
+        if is_needed && size == Some(prompt.block) {
+            let index = if prompt.unit == Unit::Tokens { &self.tokens } else { &self.words };
+            index.trace(Chain { block_tokens: prompt.block, prefixes: &prompt.chain }, trace);
+        }
+    }
+
+    fn apply(&mut self, write: &Write, trace: &mut Trace) {
         let Write { worker, prompt, event } = write;
         let Some(size) = self.worker(*worker).map(|it| it.block_in(prompt.unit)) else { return };
         if let (PromptEvent::Prefilled(..), Some(chunks)) = (event, &prompt.chunks) {
@@ -395,11 +448,11 @@ impl Indexes {
         let index = of(prompt.unit, &mut self.tokens, &mut self.words);
         match event {
             PromptEvent::Placed(now, prediction) => {
-                prediction.set_written(index.predict(*now, *worker, chain));
+                prediction.set_written(index.predict_along(*now, *worker, chain, trace));
             }
             PromptEvent::Prefilled(now, prediction) => {
                 if let Some(predicted) = prediction.written() {
-                    index.prefilled(*now, *worker, chain, predicted);
+                    index.prefilled_along(*now, *worker, (chain, trace), predicted);
                 }
             }
             PromptEvent::Failed(prediction) => {

@@ -64,6 +64,35 @@ pub(crate) struct Forecast {
     next: usize,
 }
 
+/// A thread's copy of what predictions are multiplied by.
+#[derive(Clone, Debug)]
+pub(crate) struct Corrections {
+    fleet: f64,
+    /// By worker id; none for those that have not answered yet.
+    workers: Vec<Option<f64>>,
+}
+
+impl Default for Corrections {
+    fn default() -> Corrections {
+        Corrections { fleet: Ratios::default().times, workers: Vec::new() }
+    }
+}
+
+impl Corrections {
+    /// Copies the correction of a worker, and the fleet's.
+    pub(crate) fn follow(&mut self, forecast: &Forecast, worker: WorkerId) {
+        self.fleet = forecast.fleet.times;
+        let places = self.workers.len().max(worker.index() + 1);
+        self.workers.resize(places, None);
+        self.workers[worker.index()] = forecast.own_correction(worker);
+    }
+
+    pub(crate) fn seconds(&self, ask: &Ask, candidate: &Candidate) -> f64 {
+        let own = self.workers.get(candidate.worker.index()).copied().flatten();
+        raw(ask, candidate) * own.unwrap_or(self.fleet)
+    }
+}
+
 impl Forecast {
     pub(crate) fn foresee(&self, ask: &Ask, candidate: &Candidate) -> Foreseen {
         let raw = raw(ask, candidate);
@@ -112,8 +141,11 @@ impl Forecast {
 
     /// The correction of a worker; of one that has not answered yet, the fleet's.
     fn correction(&self, worker: WorkerId) -> f64 {
-        let known = self.workers.get(worker.index()).filter(|it| it.weight > 0.0);
-        known.unwrap_or(&self.fleet).times
+        self.own_correction(worker).unwrap_or(self.fleet.times)
+    }
+
+    fn own_correction(&self, worker: WorkerId) -> Option<f64> {
+        self.workers.get(worker.index()).filter(|it| it.weight > 0.0).map(|it| it.times)
     }
 }
 

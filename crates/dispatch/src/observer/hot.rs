@@ -135,6 +135,30 @@ impl Prefixes {
         }
     }
 
+    /// Adds what another table has counted.
+    pub(crate) fn add(&mut self, now: Instant, other: &Prefixes) {
+        if self.entries.is_empty() {
+            *self = other.clone();
+            return;
+        }
+        let scale = (self.growth(now) - other.growth(now)).exp2();
+        for (entry, count) in other.entries.iter().zip(&other.counts) {
+            match self.places.get(&entry.prefix).map(|&it| it as usize) {
+                Some(place) => {
+                    self.counts[place] += count * scale;
+                    if entry.looked > self.entries[place].looked {
+                        self.entries[place] = *entry;
+                    }
+                }
+                None => {
+                    self.places.insert(entry.prefix, self.entries.len() as u32);
+                    self.entries.push(*entry);
+                    self.counts.push(count * scale);
+                }
+            }
+        }
+    }
+
     /// The hottest, those first with the most tokens.
     pub(crate) fn hottest(&self, now: Instant, limit: usize) -> Vec<Hot> {
         let worth = self.growth(now).exp2();

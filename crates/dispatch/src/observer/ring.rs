@@ -9,7 +9,7 @@ use std::time::Duration;
 use maitre_base::RequestId;
 use maitre_fleet::estimate::Counted;
 
-use super::decision::{AttemptOutcome, DECISIONS_MAX, Decision, NOTHING_COUNTED};
+use super::decision::{AttemptOutcome, Considered, DECISIONS_MAX, Decision, NOTHING_COUNTED};
 
 #[derive(Clone, Debug, Default)]
 pub struct Ring {
@@ -125,6 +125,13 @@ impl Ring {
         }
         self.newest = number;
         self.change(number);
+    }
+
+    /// The list of a record that was kept without it. It is lost if the record is overwritten.
+    pub(crate) fn complete(&mut self, number: u64, candidates: Vec<Considered>) {
+        if let Some(it) = self.get_mut(number) {
+            it.candidates = candidates;
+        }
     }
 
     pub(crate) fn begin(&mut self, number: u64, took: Duration) {

@@ -9,8 +9,8 @@
 
 use std::sync::Arc;
 
-use maitre_base::{Instant, WorkerId};
-use maitre_fleet::fleet::mirror::{FleetChange, FleetMirror};
+use maitre_base::{Instant, Tokens, WorkerId};
+use maitre_fleet::fleet::mirror::{FleetChange, FleetMirror, Moment};
 use maitre_fleet::pulls::PullWatch;
 use maitre_fleet::{Barred, Fleet, Wanted};
 use maitre_policy::{Ask, Name, least_delay};
@@ -40,7 +40,7 @@ impl Mirror {
 
     /// Copies what has changed. Under the brain's lock.
     pub(crate) fn follow(&mut self, fleet: &Fleet, cache: &Cache, strategy: Name) {
-        if !Arc::ptr_eq(&self.index, cache.index()) {
+        if !self.is_of(cache) {
             *self = Mirror::new(fleet, cache);
         }
         self.is_used = strategy == Name::LeastDelay && !fleet.moves_kv() && !cache.has_stores();
@@ -53,22 +53,50 @@ impl Mirror {
         }
     }
 
+    /// Whether it is of this brain.
+    pub(crate) fn is_of(&self, cache: &Cache) -> bool {
+        Arc::ptr_eq(&self.index, cache.index())
+    }
+
+    pub(crate) fn is_used(&self) -> bool {
+        self.is_used
+    }
+
+    /// The moment of the fleet that it shows.
+    pub(crate) fn moment(&self) -> Moment {
+        self.fleet.moment()
+    }
+
     /// Whether it knows the same caches as the brain.
     pub(crate) fn knows_caches(&self, cache: &Cache) -> bool {
         self.caches.is(cache.known())
     }
 
-    /// Looks at the workers for this request and prices them.
-    pub(crate) fn prepare(&self, now: Instant, arrival: &Arrival<'_>, found: &Found, survey: &mut Survey) {
+    /// Looks at the workers for this request, whatever they hold of its prompt. Returns the model and the work; none if it is
+    /// not worth to prepare.
+    pub(crate) fn survey(&self, now: Instant, arrival: &Arrival<'_>, survey: &mut Survey) -> Option<Begun> {
         survey.prepared = None;
         let is_usual = self.is_used && arrival.only.is_none() && arrival.state.is_none();
-        let model = arrival.model.filter(|_| is_usual).and_then(|it| self.fleet.model(it));
-        let model = model.filter(|&it| !self.fleet.is_adapter(it));
-        let (Some(model), Some(prompt)) = (model, arrival.prompt) else { return };
+        let model = arrival.model.filter(|_| is_usual && arrival.prompt.is_some())?;
+        let model = self.fleet.model(model).filter(|&it| !self.fleet.is_adapter(it))?;
         let work = self.fleet.estimate(Some(model)).work(arrival.size, arrival.answer_max, arrival.decodes);
-        let ask = Ask { prefill: work.prompt, decode: work.answer, ..Ask::default() };
+        let wanted = Wanted::Model(model);
+        let is_fit = self.fleet.fit_snapshots(now, wanted, &mut survey.snapshots);
+        (is_fit && survey.snapshots.len() >= 2).then_some(Begun { wanted, work: (work.prompt, work.answer) })
+    }
+
+    /// Prices the workers that were looked at, with what was found of the prompt.
+    pub(crate) fn price(
+        &self,
+        (now, arrival): (Instant, &Arrival<'_>),
+        Begun { wanted, work }: Begun,
+        found: &Found,
+        survey: &mut Survey,
+    ) {
+        let Some(prompt) = arrival.prompt else { return };
+        let ask = Ask { prefill: work.0, decode: work.1, ..Ask::default() };
         let query = Query {
-            wanted: Wanted::Model(model),
+            wanted,
             ask: &ask,
             class: arrival.class,
             prompt: Some(prompt),
@@ -79,18 +107,22 @@ impl Mirror {
             reservation: None,
             program: None,
         };
-        if !self.fleet.fit_snapshots(now, query.wanted, &mut survey.snapshots) || survey.snapshots.len() < 2 {
-            return;
-        }
         survey.begin(self.fleet.mean_prefill());
         let question = CacheQuery { prompt, tokens: ask.prefill, snapshots: &survey.snapshots };
         self.caches.show(question, found, &mut survey.held);
         let none = Reservations::default();
         survey.price_all(&query, Beliefs { caches: &self.caches, reservations: &none, in_use: None });
-        let work = (ask.prefill, ask.decode);
-        let (wanted, deadline, moment) = (query.wanted, query.deadline, self.fleet.moment());
+        let (deadline, moment) = (query.deadline, self.fleet.moment());
         survey.prepared = Some(PreparedFor { now, wanted, deadline, work, moment });
     }
+}
+
+/// A survey of the workers for one request, without prices.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Begun {
+    wanted: Wanted,
+    /// Tokens to prefill and to decode.
+    work: (Tokens, Tokens),
 }
 
 impl Survey {

@@ -55,8 +55,8 @@ impl Strategies {
 
 /// A strategy and its dice. A dry run leaves both as they were.
 pub(crate) enum Decider<'a> {
-    /// With the prices of all candidates, which the strategy keeps.
-    Priced(&'a mut Strategy, &'a mut Rng, &'a mut Vec<f64>),
+    /// With the prices of all candidates.
+    Priced(&'a mut Strategy, &'a mut Rng, &'a [f64]),
     Commit(&'a mut Strategy, &'a mut Rng),
     DryRun(&'a Strategy, &'a Rng),
 }

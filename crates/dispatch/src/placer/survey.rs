@@ -103,7 +103,8 @@ pub(crate) struct Survey {
     pub(super) prepared: Option<PreparedFor>,
     /// Whether the candidates are all workers of the snapshots, and these are their prices.
     pub(super) is_priced: bool,
-    pub(super) prices: Vec<f64>,
+    /// After the pick, the prices that it was made by; empty where the strategy does not price as `least_delay` does.
+    pub(crate) prices: Vec<f64>,
 }
 
 impl Survey {

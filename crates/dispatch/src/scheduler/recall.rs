@@ -34,7 +34,7 @@ pub(crate) struct AwaitingFirstToken {
 pub(crate) fn victims(
     now: Instant,
     id: RequestId,
-    pending: &NumberMap<PendingRequest>,
+    pending: &NumberMap<Box<PendingRequest>>,
     snapshots: &[WorkerSnapshot],
     caps: Caps,
 ) -> Option<Vec<RequestId>> {
@@ -66,7 +66,7 @@ pub(crate) fn victims(
 /// Requests that `may` be recalled and have no first token, by worker. The last to be placed comes first: it has the least
 /// to lose.
 pub(crate) fn awaiting_first_token(
-    pending: &NumberMap<PendingRequest>,
+    pending: &NumberMap<Box<PendingRequest>>,
     may: impl Fn(&PendingRequest) -> bool,
 ) -> BTreeMap<WorkerId, Vec<AwaitingFirstToken>> {
     let mut workers: BTreeMap<WorkerId, Vec<AwaitingFirstToken>> = BTreeMap::new();

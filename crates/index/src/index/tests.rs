@@ -5,7 +5,7 @@ mod model;
 
 use crate::prefix::{PrefixHash, Root, Unit};
 use crate::worker::CacheSource;
-use crate::{Chain, Holdings, Index, IndexSettings, PredictedBlocks};
+use crate::{Chain, Holdings, Index, IndexSettings, PredictedBlocks, Trace};
 use maitre_base::hash::pair;
 use maitre_base::{Instant, Rng, WorkerId};
 use maitre_base::{StoredBlocks, Tier};
@@ -71,6 +71,8 @@ struct Duel {
     next_worker: u32,
     predicted_blocks: Vec<(u32, Vec<u8>, PredictedBlocks, model::PredictedBlocks)>,
     out: Holdings,
+    /// Of the last write, made before it or with it. Most are out of date.
+    trace: Trace,
     trail: Vec<String>,
 }
 
@@ -86,6 +88,7 @@ impl Duel {
             next_worker: 0,
             predicted_blocks: Vec::new(),
             out: Holdings::new(),
+            trace: Trace::default(),
             trail: Vec::new(),
         };
         for _ in 0..3 {
@@ -201,7 +204,11 @@ impl Duel {
     fn predict(&mut self) {
         let (worker, prompt) = (self.worker(), self.prompt());
         self.trail.push(format!("predict w{worker} {}", prompt.len()));
-        let actual = self.index.predict(self.now, WorkerId(worker), chain(&chain_of(&prompt)));
+        let (id, hashes) = (WorkerId(worker), chain_of(&prompt));
+        if self.trail.len().is_multiple_of(2) {
+            self.index.trace(chain(&hashes), &mut self.trace);
+        }
+        let actual = self.index.predict_along(self.now, id, chain(&hashes), &mut self.trace);
         if let Some(expected) = self.model.predict(self.now, worker, &prompt) {
             assert_eq!(actual.from as usize, expected.from);
             self.predicted_blocks.push((worker, prompt, actual, expected));
@@ -225,7 +232,7 @@ impl Duel {
             }
             1 | 2 => {
                 self.trail.push(format!("prefilled w{worker} {}", prompt.len()));
-                self.index.prefilled(self.now, id, chain(&hashes), actual);
+                self.index.prefilled_along(self.now, id, (chain(&hashes), &mut self.trace), actual);
                 self.model.prefilled(self.now, worker, &prompt, expected);
                 self.index.adopt(id, chain(&hashes));
                 if let Some(worker) = self.model.workers.get_mut(&worker) {

@@ -383,7 +383,7 @@ proptest! {
             harness.now = harness.now + Duration::from_millis(30);
             let id = |it: u8| RequestId(u64::from(it));
             let leg = |harness: &Harness, it: u8| {
-                harness.brain.pending.get(&u64::from(it)).and_then(PendingRequest::prefill_worker)
+                harness.brain.pending.get(&u64::from(it)).and_then(|it| it.prefill_worker())
             };
             match step {
                 Step::Arrive(is_long) => {

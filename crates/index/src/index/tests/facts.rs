@@ -4,7 +4,7 @@ use super::{BLOCK_TOKENS, chain, chain_of, hash_of, index, name_of, root, tokens
 use crate::prefix::PrefixHash;
 use crate::{
     Applied, BUDGET_MIN, CacheSource, Chain, FADE, GRAIN, Holding, Holdings, Index, IndexSettings,
-    PENDING_MAX, PredictedBlocks,
+    PENDING_MAX, PredictedBlocks, Trace,
 };
 use maitre_base::{Instant, Rng, WorkerId};
 use maitre_base::{StoredBlocks, Tier};
@@ -740,4 +740,25 @@ fn reports_are_complete_once_a_cache_full_of_blocks_follows_known_ones() {
     stage.index.clear_reported(W);
     assert!(!stage.index.is_complete(W), "a gap");
     assert!(!stage.index.is_complete(WorkerId(7)));
+}
+
+#[test]
+fn a_trace_is_of_blocks_of_one_length() {
+    let (mut index, now, other) = (index(), Instant::from_millis(1), WorkerId(1));
+    index.join(W);
+    index.join(other);
+    let small = chain_of(b"abcdefgh");
+    // The same tokens in blocks that are twice as long, so with the same prefix at the end.
+    let large: Vec<PrefixHash> = small.iter().skip(1).step_by(2).copied().collect();
+    let large = Chain { block_tokens: 2 * BLOCK_TOKENS, prefixes: &large };
+    let mut trace = Trace::default();
+    // The second one adds nothing, so its trace stays up to date.
+    index.predict_along(now, W, chain(&small), &mut trace);
+    index.predict_along(now, W, chain(&small), &mut trace);
+    index.predict_along(now, other, large, &mut trace);
+    let mut out = Holdings::new();
+    index.look_up(large, &mut out);
+    assert_eq!((out.of(W).blocks, out.of(other).blocks), (0, 4));
+    index.look_up(chain(&small), &mut out);
+    assert_eq!((out.of(W).blocks, out.of(other).blocks), (8, 0));
 }

@@ -87,8 +87,7 @@ fn a_thread_that_drives_two_brains_does_not_mix_them() {
         let harness = &mut harnesses[which];
         let prompt = harness.prompt(&text(number as u32, 1_600), None);
         let arrival = of_prompt(number, &prompt);
-        harness.brain.cache_index().look_up(&prompt, &mut scratch.found);
-        scratch.prepare(harness.now, &arrival);
+        scratch.prepare(harness.brain.cache_index(), harness.now, &arrival);
         let mut effects = Vec::new();
         harness.brain.decide(harness.now, Event::Arrived(arrival), &mut scratch, &mut effects);
         harness.brain.cache_index().write();
@@ -115,6 +114,7 @@ fn a_choice_reads_caches_as_they_were_at_its_look_up() {
             // Now a change between the look-up and the decision.
             let then = holds(&threads);
             threads.arrive(0, (text, &[OtherStep::Clears(3)]));
+            threads.harness.brain.collect_records(threads.harness.now);
             let decision = threads.harness.brain.decisions().newest_first().next().unwrap();
             let third = decision.candidates.iter().find(|it| it.candidate.worker == WorkerId(3)).unwrap();
             assert_eq!(third.candidate.holds, then, "{between:?}, prepared: {prepares}");
@@ -191,6 +191,7 @@ impl Threads {
     fn decide(&mut self, thread: usize, event: Event<'_>) {
         let mut effects = Vec::new();
         self.harness.brain.decide(self.harness.now, event, &mut self.scratch[thread], &mut effects);
+        self.scratch[thread].finish();
         self.harness.brain.cache_index().write();
         self.effects.push(effects);
     }
@@ -203,9 +204,9 @@ impl Threads {
         let deadline = (number % 3 == 2).then(|| self.harness.now + Duration::from_secs(60));
         let arrival = Arrival { may_split: false, deadline, ..of_prompt(request.0, &prompt) };
         let (index, now) = (self.harness.brain.cache_index().clone(), self.harness.now);
-        index.look_up(&prompt, &mut self.scratch[thread].found);
-        if self.prepares {
-            self.scratch[thread].prepare(now, &arrival);
+        match self.prepares {
+            true => self.scratch[thread].prepare(&index, now, &arrival),
+            false => index.look_up(&prompt, &mut self.scratch[thread].found),
         }
         between.iter().for_each(|&it| self.step(1 - thread, it));
         self.decide(thread, Event::Arrived(arrival));
@@ -277,9 +278,41 @@ impl Threads {
                 ThreadStep::Other(step) => self.step(0, *step),
             }
         }
+        self.harness.brain.collect_records(self.harness.now);
         let decisions = self.harness.brain.decisions().newest_first().map(|it| format!("{it:?}"));
         self.effects.iter().map(|it| format!("{it:?}")).chain(decisions).collect()
     }
+}
+
+#[test]
+fn the_list_of_a_prepared_record_is_written_after_the_lock() {
+    let settings = BrainSettings { strategy: Name::LeastDelay, ..BrainSettings::default() };
+    let mut harness = Harness::with(4, settings);
+    let mut scratch = [Scratch::default(), Scratch::default()];
+    let mut decide = |harness: &mut Harness, thread: usize, request: u64| {
+        let prompt = harness.prompt(&text(7, 1_600), None);
+        let (index, arrival) = (harness.brain.cache_index().clone(), of_prompt(request, &prompt));
+        scratch[thread].prepare(&index, harness.now, &arrival);
+        harness.brain.decide(harness.now, Event::Arrived(arrival), &mut scratch[thread], &mut Vec::new());
+        index.write();
+        let listed = |harness: &mut Harness| {
+            harness.brain.collect_records(harness.now);
+            harness.brain.decisions().of(RequestId(request)).unwrap().candidates.len()
+        };
+        let before = listed(harness);
+        scratch[thread].finish();
+        (before, listed(harness))
+    };
+    // A thread's first decision makes its mirror.
+    assert_eq!(decide(&mut harness, 0, 1), (4, 4));
+    assert_eq!(decide(&mut harness, 0, 2), (0, 4));
+    assert_eq!(decide(&mut harness, 1, 3), (4, 4));
+    assert_eq!(decide(&mut harness, 1, 4), (0, 4));
+    let seen = |harness: &Harness| harness.brain.hottest(harness.now, 1).first().map(|it| it.seen);
+    assert_eq!(seen(&harness), Some(4.0), "by both threads");
+    drop(scratch);
+    harness.brain.collect_records(harness.now);
+    assert_eq!(seen(&harness), Some(4.0), "though both have ended");
 }
 
 proptest! {

@@ -235,11 +235,18 @@ fn a_router_that_joins_at_a_full_worker_gets_half_of_it() {
                 let small = Arrival { size: Size::Tokens(1), ..arrival(next, Some("llama")) };
                 harness.on(Event::Arrived(small));
             }
-            let is_done = |it: &(&u64, &PendingRequest)| {
-                let span = Duration::from_millis(500 + maitre_base::hash::mix(*it.0) % 1_000);
+            let is_done = |it: &(u64, &PendingRequest)| {
+                let span = Duration::from_millis(500 + maitre_base::hash::mix(it.0) % 1_000);
                 it.1.attempt().is_some_and(|it| harness.now.since(it.placed_at) >= span)
             };
-            let mut done: Vec<u64> = harness.brain.pending.iter().filter(is_done).map(|it| *it.0).collect();
+            let mut done: Vec<u64> = harness
+                .brain
+                .pending
+                .iter()
+                .map(|it| (*it.0, it.1.as_ref()))
+                .filter(is_done)
+                .map(|it| it.0)
+                .collect();
             done.sort_unstable();
             for request in done {
                 harness.on(Event::Left { request: RequestId(request) });
