@@ -20,6 +20,10 @@ const LINE: usize = 8;
 
 /// Fills `out`, which must be empty. If the look-up counts as a use, `clock` is recorded as its time.
 pub(crate) fn look_up(table: &PrefixTable, clock: Option<u32>, chain: Chain<'_>, out: &mut Holdings) {
+    // A prompt that begins like no other needs only its first line.
+    if chain.prefixes.first().is_none_or(|it| !table.may_begin_prompt(*it)) {
+        return;
+    }
     let lines = chain.prefixes.iter().step_by(LINE).take(LINES_TOUCHED);
     black_box(lines.fold(0, |sum, it| sum ^ it.0));
     let (mut depth, mut ahead) = (0, None);
