@@ -186,14 +186,17 @@ impl Beliefs {
     }
 
     /// Adds the deeper half of an entry whose run was split: same history, evicted right before the first
-    /// half.
-    pub(crate) fn split(&mut self, id: u32, run: u32) -> u32 {
+    /// half. `is_leaving`: the first half still has blocks that are leaving.
+    pub(crate) fn split(&mut self, id: u32, run: u32, is_leaving: bool) -> u32 {
         let whole = self.entries[id];
         let half = self.entries.insert(Belief { run, newer: id, ..whole });
         self.entries[id].older = half;
         match whole.older {
             NONE => self.ends[whole.slot as usize].oldest = half,
             older => self.entries[older].newer = half,
+        }
+        if self.ends[whole.slot as usize].leaving == id && !is_leaving {
+            self.ends[whole.slot as usize].leaving = half;
         }
         half
     }

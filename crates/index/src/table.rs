@@ -406,10 +406,12 @@ impl PrefixTable {
             if share.belief == NONE {
                 continue;
             }
-            let stays = self.share(id, share.slot).is_some_and(|it| it.predicted != 0);
+            let first = self.share(id, share.slot);
+            let stays = first.is_some_and(|it| it.predicted != 0);
+            let is_leaving = first.is_some_and(|it| it.leaving() != 0);
             let goes = share.predicted != 0;
             let belief = match (stays, goes) {
-                (true, true) => self.beliefs.split(share.belief, rest),
+                (true, true) => self.beliefs.split(share.belief, rest, is_leaving),
                 (true, false) => NONE,
                 (false, _) => {
                     if let Some(belief) = self.beliefs.get_mut(share.belief) {

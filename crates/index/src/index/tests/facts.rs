@@ -448,6 +448,23 @@ fn what_is_leaving_in_the_middle_of_a_run_is_so_in_both_parts_of_it() {
     stage.check("uvwxyz", 6, 0);
 }
 
+#[test]
+fn the_tail_of_a_run_that_was_split_leaves_before_its_head() {
+    let mut stage = Fixture::new();
+    stage.index.set_source(W, CacheSource::Reported);
+    stage.index.set_capacity(W, 8);
+    let sent = stage.predict("abcdefgh");
+    stage.store("abcdefgh", 0);
+    stage.prefilled("abcdefgh", sent);
+    stage.predict("x");
+    stage.check("abcdefgh", 7, 0);
+    let other = WorkerId(1);
+    stage.index.join(other);
+    store(&mut stage.index, other, b"abcu", 0, Tier::Gpu);
+    stage.predict("y");
+    stage.check("abcdefgh", 6, 0);
+}
+
 /// Issue 16: a request that waits at its engine for longer than `FADE` still brings its prefix there.
 #[test]
 fn a_prediction_stays_until_its_request_is_prefilled() {
