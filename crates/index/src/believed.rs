@@ -53,13 +53,6 @@ impl Default for Belief {
     }
 }
 
-impl Belief {
-    /// Whether it was a report that has become uncertain, and no request has used it since.
-    pub(crate) fn is_doubted(&self) -> bool {
-        self.used == 0
-    }
-}
-
 #[derive(Clone, Copy, Debug)]
 struct Ends {
     oldest: u32,

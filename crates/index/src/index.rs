@@ -3,6 +3,7 @@
 use crate::believed::Moment;
 use crate::believed::Stamp;
 use crate::budget::{BUDGET_MIN, Hand};
+use crate::coverage::Coverage;
 use crate::holdings::Holdings;
 use crate::look_up;
 use crate::parked::Waiting;
@@ -262,6 +263,10 @@ impl Index {
         if stored.tier == Tier::Shared {
             return applied;
         }
+        if self.is_left_aside(id) {
+            self.leave_aside(id, stored);
+            return applied;
+        }
         self.store_with_children(id, model, stored, &mut applied);
         if let Some(Some(worker)) = self.workers.get_mut(id.index())
             && stored.tier == Tier::Gpu
@@ -277,10 +282,27 @@ impl Index {
         self.finish(id, applied)
     }
 
+    fn is_left_aside(&self, id: WorkerId) -> bool {
+        self.workers.get(id.index()).and_then(Option::as_ref).is_some_and(|it| it.coverage.is_left_aside())
+    }
+
+    /// A report that does not count, because others were lost lately. Perhaps the next one does.
+    fn leave_aside(&mut self, id: WorkerId, stored: &StoredBlocks<'_>) {
+        let stamp = self.stamp;
+        if let Some(Some(worker)) = self.workers.get_mut(id.index())
+            && stored.tier == Tier::Gpu
+        {
+            let tokens = stored.names.len() as u64 * u64::from(stored.block_tokens);
+            if worker.coverage.calmed(tokens, worker.capacity_tokens()) {
+                worker.reports_from = stamp;
+            }
+        }
+    }
+
     /// Records that the worker's engine has removed one copy of each of these blocks from the tier.
     pub fn remove(&mut self, id: WorkerId, names: &[u64], tier: Tier) -> Applied {
         let mut applied = Applied::default();
-        if tier == Tier::Shared {
+        if tier == Tier::Shared || self.is_left_aside(id) {
             return applied;
         }
         if let Some(mut applier) = self.report_applier(id, &mut applied) {
@@ -303,8 +325,12 @@ impl Index {
     }
 
     /// A gap in the worker's reports cannot be filled. What it reported is no longer certain, and becomes a prediction: the
-    /// least recently used are evicted, and the rest fades unless reports confirm it once they are complete again.
+    /// least recently used are evicted. Its reports are left aside until there has been no gap for long.
     pub fn doubt_reported(&mut self, id: WorkerId) {
+        if self.is_left_aside(id) {
+            // What is left are predictions, and their order is better than one that is made from reports.
+            return self.set_coverage(id, Coverage::after_gap());
+        }
         let seed = mix(self.seed ^ u64::from(id.0) << 32);
         if let Some(mut writer) = self.prediction_writer(id, 0) {
             writer.keep_all();
@@ -312,10 +338,17 @@ impl Index {
         if let Some(mut applier) = self.report_applier(id, &mut Applied::default()) {
             applier.doubt(seed);
         }
+        self.set_coverage(id, Coverage::after_gap());
         if let Some(mut writer) = self.prediction_writer(id, 0) {
             writer.trim();
         }
         self.account(id.index());
+    }
+
+    fn set_coverage(&mut self, id: WorkerId, coverage: Coverage) {
+        if let Some(Some(worker)) = self.workers.get_mut(id.index()) {
+            worker.coverage = coverage;
+        }
     }
 
     /// Forgets what the worker reported. Predictions stay.

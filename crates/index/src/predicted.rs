@@ -154,8 +154,9 @@ impl PredictionWriter<'_> {
             return self.mark_leaving();
         }
         while let Some(&oldest) = self.table.beliefs.oldest(slot) {
-            // Doubted reports also make room for what is reported now: their removal would go unnoticed.
-            let others = if oldest.is_doubted() { self.worker.numbers.reported_blocks } else { 0 };
+            // What is older than the reports also makes room for them: its removal would go unnoticed.
+            let is_older = oldest.used <= self.worker.reports_from;
+            let others = if is_older { self.worker.numbers.reported_blocks } else { 0 };
             let held = others + self.table.beliefs.blocks(slot);
             let Some(excess) = held.checked_sub(self.worker.capacity).filter(|&it| it > 0) else { return };
             self.table.change(oldest.run, slot, |share| {

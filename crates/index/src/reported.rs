@@ -147,6 +147,7 @@ impl ReportApplier<'_> {
     /// Turns all that this worker reported on its GPU into predictions, and forgets the rest.
     pub(crate) fn doubt(&mut self, seed: u64) {
         let names = std::mem::replace(&mut self.worker.names, Names::new(seed));
+        let in_order = self.table.beliefs.ids(self.worker.slot).count();
         let entries = || (0..names.places()).filter_map(|place| names.at(place));
         // Lower tiers first: a block that is in no other is gone then, and its names with it.
         for entry in entries().filter(Name::is_lower) {
@@ -160,15 +161,23 @@ impl ReportApplier<'_> {
                 share.predicted |= 1 << offset;
             });
         }
-        // Evicted in the order of their last use, whether a request or a report showed it.
-        let used = |id: u32| self.table.beliefs.get(id).map(|it| self.table.runs[it.run].used.load(Relaxed));
-        let mut order: Vec<(Option<u32>, u32)> =
-            self.table.beliefs.ids(self.worker.slot).map(|id| (used(id), id)).collect();
-        order.sort_by_key(|it| it.0);
-        order.iter().for_each(|&(_, id)| self.table.beliefs.renew(id));
+        self.merge_order(in_order);
         self.worker.numbers.reported_blocks = 0;
         self.worker.aliases.clear();
         self.forget_rest();
+    }
+
+    /// Moves all but the first entries of the eviction order to where they belong by the last use of their runs.
+    fn merge_order(&mut self, in_order: usize) {
+        let used = |id: u32| self.table.beliefs.get(id).map(|it| self.table.runs[it.run].used.load(Relaxed));
+        let mut order: Vec<(Option<u32>, u32)> =
+            self.table.beliefs.ids(self.worker.slot).map(|id| (used(id), id)).collect();
+        // A run is also used by requests that went to other workers, which does not change the order here.
+        for place in (1..in_order).rev() {
+            order[place - 1].0 = order[place - 1].0.min(order[place].0);
+        }
+        order.sort_by_key(|it| it.0);
+        order.iter().for_each(|&(_, id)| self.table.beliefs.renew(id));
     }
 
     /// What is kept besides names.

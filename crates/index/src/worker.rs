@@ -1,6 +1,7 @@
 //! What the index keeps for one worker: its names, its parked blocks, and its block size.
 
 use crate::adopted::Adopted;
+use crate::believed::Stamp;
 use crate::coverage::Coverage;
 use crate::names::Names;
 use crate::parked::Parked;
@@ -82,6 +83,8 @@ pub(crate) struct WorkerBlocks {
     /// The engine's block size; none before its first report.
     pub(crate) page_tokens: Option<u32>,
     pub(crate) source: CacheSource,
+    /// When its reports began to count again after a gap. What was used last before that is not among them, and makes room.
+    pub(crate) reports_from: Stamp,
     /// The capacity that the engine reported.
     pub(crate) capacity_reported: u32,
     /// The believed capacity, reduced by observed misses.
@@ -103,6 +106,7 @@ impl WorkerBlocks {
             aliases: BTreeMap::new(),
             page_tokens: None,
             source: CacheSource::Predicted,
+            reports_from: 0,
             capacity_reported: CAPACITY_DEFAULT,
             capacity: CAPACITY_DEFAULT,
             numbers: Numbers::default(),

@@ -465,6 +465,80 @@ fn the_tail_of_a_run_that_was_split_leaves_before_its_head() {
     stage.check("abcdefgh", 6, 0);
 }
 
+/// Blocks of a prompt that no other test has, to let an engine fill its cache.
+fn store_calmly(stage: &mut Fixture, blocks: usize) {
+    for number in 0..blocks / 2 {
+        let prompt = [0, 128 + (number % 64) as u8];
+        store(&mut stage.index, W, &prompt, 0, Tier::Gpu);
+    }
+}
+
+#[test]
+fn after_a_gap_reports_count_again_once_much_was_stored_without_another() {
+    let mut stage = Fixture::new();
+    stage.index.set_source(W, CacheSource::Reported);
+    stage.index.set_capacity(W, 8);
+    stage.store("abcd", 0);
+    stage.index.doubt_reported(W);
+    stage.index.set_source(W, CacheSource::Predicted);
+    // As without reports: nothing is removed, and nothing is stored that no request asked for.
+    stage.remove("abcd");
+    stage.check("abcd", 4, 0);
+    stage.store("pqrs", 0);
+    stage.check("pqrs", 0, 0);
+    stage.predict("wxyz");
+    stage.check("wxyz", 4, 0);
+    // Eight caches of the smallest size that counts; a gap starts it again.
+    let calm = 1_048_576 / BLOCK_TOKENS as usize;
+    store_calmly(&mut stage, calm - 8);
+    stage.index.doubt_reported(W);
+    store_calmly(&mut stage, calm - 2);
+    stage.store("pq", 0);
+    stage.check("pq", 0, 0);
+    // The next one counts, and what is older makes room for it.
+    stage.store("pqrstu", 0);
+    stage.check("pqrstu", 6, 0);
+    stage.check("abcd", 0, 0);
+    stage.check("wxyz", 2, 0);
+    stage.remove("pqrstu");
+    stage.check("pqrstu", 5, 0);
+}
+
+#[test]
+fn after_a_gap_the_least_recently_used_here_goes_first() {
+    let mut stage = Fixture::new();
+    stage.index.set_source(W, CacheSource::Reported);
+    stage.index.set_capacity(W, 8);
+    for prompt in ["abcd", "pqrs"] {
+        let sent = stage.predict(prompt);
+        stage.store(prompt, 0);
+        stage.prefilled(prompt, sent);
+    }
+    // Requests with the first prompt go to another worker.
+    let other = WorkerId(1);
+    stage.index.join(other);
+    for _ in 0..1_000 {
+        stage.index.predict(stage.now, other, chain(&chain_of(b"abcd")));
+    }
+    stage.index.doubt_reported(W);
+    stage.index.set_source(W, CacheSource::Predicted);
+    stage.predict("wxyz");
+    for (prompt, held) in [("abcd", 0), ("pqrs", 4), ("wxyz", 4)] {
+        stage.check(prompt, held, 0);
+    }
+}
+
+#[test]
+fn a_cleared_cache_ends_what_a_gap_began() {
+    let mut stage = Fixture::new();
+    stage.store("abcd", 0);
+    stage.index.doubt_reported(W);
+    stage.index.clear(W);
+    stage.store("abcd", 0);
+    stage.remove("abcd");
+    stage.check("abcd", 3, 0);
+}
+
 /// Issue 16: a request that waits at its engine for longer than `FADE` still brings its prefix there.
 #[test]
 fn a_prediction_stays_until_its_request_is_prefilled() {
