@@ -8,7 +8,7 @@
 //!
 //! What an earlier process held is cleared: a wrong block costs a prefill for every request that it attracts.
 //! After a gap in the messages of one process, most of what it held is still there. It is doubted then: the
-//! index keeps it as a prediction. Clearing it cost far more: with one message in a hundred lost, agents had
+//! index keeps it as a prediction, and decides when later messages count again. Clearing it cost far more: with one message in a hundred lost, agents had
 //! their first token after 9.9 s instead of 0.9. After either, the feed continues with partial knowledge.
 //!
 //! This is pure: `on` takes what happened, `next_action` returns what to do. It returns one action at a time,
