@@ -108,20 +108,20 @@ impl Upstream {
 
     /// Sends a request and waits for the head of the response.
     pub async fn send(&mut self, request: UpstreamRequest) -> Result<ResponseHead, UpstreamError> {
-        let UpstreamRequest { method, mut head, mut body } = request;
+        let UpstreamRequest { method, head, mut body } = request;
         self.interim = 0;
         let mut sending = true;
         let mut sent_all = false;
-        let length = head.len();
+        let mut left = &head[..];
         poll_fn(|cx| {
-            if sending && let Poll::Ready(sent) = self.poll_send(&mut head, &mut body, cx) {
+            if sending && let Poll::Ready(sent) = self.poll_send(&mut left, &mut body, cx) {
                 sending = false;
                 sent_all = sent.is_ok();
             }
             // A worker may respond before it has read the whole request, and then stop reading or close. So read while
             // sending, and also after a failed write: the response may be there.
             let response = ready!(self.poll_head(&method, cx));
-            if head.len() == length && response.is_ok() {
+            if left.len() == head.len() && response.is_ok() {
                 return Poll::Ready(Err(UpstreamError::NotHttp("a response before its request")));
             }
             // A connection with half a request on it cannot be reused.
@@ -142,7 +142,7 @@ impl Upstream {
 
     fn poll_send(
         &mut self,
-        head: &mut Bytes,
+        head: &mut &[u8],
         body: &mut Bytes,
         cx: &mut Context<'_>,
     ) -> Poll<io::Result<()>> {

@@ -8,13 +8,14 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, Bytes, BytesMut};
-use http::header::{CONNECTION, CONTENT_LENGTH, DATE, HeaderValue, TRANSFER_ENCODING};
+use http::header::{CONNECTION, CONTENT_LENGTH, DATE, TRANSFER_ENCODING};
 use http::response::Parts;
 use http::{Method, Response, StatusCode, Version};
 use http_body::Body;
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::{Downstream, Exchange, ResponseError, clock};
+use crate::http1::head::push_number;
 
 /// Chunks up to this size are copied. Chosen: a copy of 2 KB costs less than one more piece of a vectored write.
 const COPY_BYTES_MAX: usize = 2 << 10;
@@ -264,7 +265,11 @@ impl Outgoing {
             }
         }
         match framing {
-            Framing::Length { left } => header(out, b"content-length", HeaderValue::from(left).as_bytes()),
+            Framing::Length { left } => {
+                out.extend_from_slice(b"content-length: ");
+                push_number(out, left);
+                out.extend_from_slice(b"\r\n");
+            }
             Framing::Chunked => header(out, b"transfer-encoding", b"chunked"),
             Framing::None | Framing::UntilClose => {}
         }

@@ -24,6 +24,21 @@ impl Span {
     }
 }
 
+/// Appends a number in decimal digits. A `HeaderValue` of it would allocate.
+pub(crate) fn push_number(out: &mut Vec<u8>, mut number: u64) {
+    let mut digits = [0; 20];
+    let mut at = digits.len();
+    loop {
+        at -= 1;
+        digits[at] = b'0' + (number % 10) as u8;
+        number /= 10;
+        if number == 0 {
+            break;
+        }
+    }
+    out.extend_from_slice(&digits[at..]);
+}
+
 /// A header line: its name and its value.
 pub(crate) type HeaderSpan = (Span, Span);
 
@@ -84,4 +99,18 @@ pub(crate) fn keeps_alive(is_http10: bool, headers: &HeaderMap) -> bool {
         return !is_http10;
     }
     !has("close") && (!is_http10 || has("keep-alive"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_written_as_header_values_write_them() {
+        for number in [0, 9, 10, 65_536, 1 << 33, u64::MAX] {
+            let mut out = b"x".to_vec();
+            push_number(&mut out, number);
+            assert_eq!(out[1..], *HeaderValue::from(number).as_bytes());
+        }
+    }
 }

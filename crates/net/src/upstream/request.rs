@@ -1,15 +1,16 @@
 //! A request to a worker: the head as bytes, the body as the client sent it.
 
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::Bytes;
 use http::header::{AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE, HOST, HeaderMap, HeaderValue};
 use http::uri::PathAndQuery;
 use http::{HeaderName, Method};
 
 use crate::bearer::Bearer;
+use crate::http1::head::push_number;
 
 pub struct UpstreamRequest {
     pub(super) method: Method,
-    pub(super) head: Bytes,
+    pub(super) head: Vec<u8>,
     pub(super) body: Bytes,
 }
 
@@ -19,22 +20,22 @@ const HEAD_BYTES: usize = 1_024;
 impl UpstreamRequest {
     /// A GET of the router itself.
     pub fn get(path: &str, host: &HeaderValue, key: Option<&Bearer>) -> UpstreamRequest {
-        let mut head = BytesMut::with_capacity(HEAD_BYTES);
+        let mut head = Vec::with_capacity(HEAD_BYTES);
         begin(&mut head, &Method::GET, path, host);
         authorize(&mut head, key);
-        head.put_slice(b"\r\n");
-        UpstreamRequest { method: Method::GET, head: head.freeze(), body: Bytes::new() }
+        head.extend_from_slice(b"\r\n");
+        UpstreamRequest { method: Method::GET, head, body: Bytes::new() }
     }
 
     /// A POST of the router itself, with a JSON body.
     pub fn post(path: &str, host: &HeaderValue, key: Option<&Bearer>, body: Bytes) -> UpstreamRequest {
-        let mut head = BytesMut::with_capacity(HEAD_BYTES);
+        let mut head = Vec::with_capacity(HEAD_BYTES);
         begin(&mut head, &Method::POST, path, host);
         authorize(&mut head, key);
         header(&mut head, &CONTENT_TYPE, &HeaderValue::from_static("application/json"));
-        header(&mut head, &CONTENT_LENGTH, &HeaderValue::from(body.len()));
-        head.put_slice(b"\r\n");
-        UpstreamRequest { method: Method::POST, head: head.freeze(), body }
+        length(&mut head, &body);
+        head.extend_from_slice(b"\r\n");
+        UpstreamRequest { method: Method::POST, head, body }
     }
 
     /// A client's request. Its headers and body pass through; host and length are set here.
@@ -45,7 +46,7 @@ impl UpstreamRequest {
         headers: &HeaderMap,
         body: Bytes,
     ) -> UpstreamRequest {
-        let mut head = BytesMut::with_capacity(HEAD_BYTES);
+        let mut head = Vec::with_capacity(HEAD_BYTES);
         begin(&mut head, method, target.as_str(), host);
         for (name, value) in headers {
             if name != HOST && name != CONTENT_LENGTH {
@@ -53,33 +54,39 @@ impl UpstreamRequest {
             }
         }
         if !body.is_empty() || method == Method::POST {
-            header(&mut head, &CONTENT_LENGTH, &HeaderValue::from(body.len()));
+            length(&mut head, &body);
         }
-        head.put_slice(b"\r\n");
-        UpstreamRequest { method: method.clone(), head: head.freeze(), body }
+        head.extend_from_slice(b"\r\n");
+        UpstreamRequest { method: method.clone(), head, body }
     }
 }
 
-fn begin(head: &mut BytesMut, method: &Method, target: &str, host: &HeaderValue) {
-    head.put_slice(method.as_str().as_bytes());
-    head.put_slice(b" ");
-    head.put_slice(target.as_bytes());
-    head.put_slice(b" HTTP/1.1\r\n");
+fn begin(head: &mut Vec<u8>, method: &Method, target: &str, host: &HeaderValue) {
+    head.extend_from_slice(method.as_str().as_bytes());
+    head.extend_from_slice(b" ");
+    head.extend_from_slice(target.as_bytes());
+    head.extend_from_slice(b" HTTP/1.1\r\n");
     header(head, &HOST, host);
 }
 
-fn authorize(head: &mut BytesMut, key: Option<&Bearer>) {
+fn authorize(head: &mut Vec<u8>, key: Option<&Bearer>) {
     if let Some(key) = key {
         header(head, &AUTHORIZATION, key.header());
     }
 }
 
+fn length(head: &mut Vec<u8>, body: &Bytes) {
+    head.extend_from_slice(b"content-length: ");
+    push_number(head, body.len() as u64);
+    head.extend_from_slice(b"\r\n");
+}
+
 /// Neither part can contain a line break: both types reject them.
-fn header(head: &mut BytesMut, name: &HeaderName, value: &HeaderValue) {
-    head.put_slice(name.as_str().as_bytes());
-    head.put_slice(b": ");
-    head.put_slice(value.as_bytes());
-    head.put_slice(b"\r\n");
+fn header(head: &mut Vec<u8>, name: &HeaderName, value: &HeaderValue) {
+    head.extend_from_slice(name.as_str().as_bytes());
+    head.extend_from_slice(b": ");
+    head.extend_from_slice(value.as_bytes());
+    head.extend_from_slice(b"\r\n");
 }
 
 #[cfg(test)]
@@ -100,7 +107,7 @@ mod tests {
         let host = HeaderValue::from_static("w:80");
         let request =
             UpstreamRequest::new(&Method::POST, &target, &host, &headers, Bytes::from_static(b"{}"));
-        let head = String::from_utf8(request.head.to_vec()).unwrap();
+        let head = String::from_utf8(request.head).unwrap();
         assert!(head.starts_with("POST /v1/models?x=1 HTTP/1.1\r\nhost: w:80\r\n"), "{head}");
         assert!(head.ends_with("content-length: 2\r\n\r\n"), "{head}");
         assert_eq!((head.matches("host").count(), head.matches("x-a: ").count()), (1, 2));
