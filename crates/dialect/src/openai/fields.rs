@@ -118,7 +118,7 @@ impl<'a> BodyFields<'a> {
         hint(self.value(field))
     }
 
-    pub(crate) fn read(self, route: Route) -> Result<Request<'a>, BadRequest> {
+    pub(crate) fn read(&self, route: Route) -> Result<Request<'a>, BadRequest> {
         if let Some(field) = self.repeated {
             return Err(BadRequest::Repeated { field });
         }
@@ -147,7 +147,7 @@ impl<'a> BodyFields<'a> {
             service_tier: self.hint(BodyField::ServiceTier),
             template: self.template(),
             steering: self.steering.or(ids.map(|_| Part::TokenIds.name())),
-            prompt: self.prompt,
+            prompt: self.prompt.clone(),
         })
     }
 
