@@ -18,6 +18,8 @@
 //! Where one worker prefills for another, `handoff` is what both must know, `prefill` sends one leg after the other and
 //! `at_once` both.
 //!
+//! `within` limits the time of what mostly need not wait.
+//!
 //! `guard` accompanies the request through all of them and does the accounting when it ends, however it ends.
 
 mod admit;
@@ -42,6 +44,7 @@ mod second;
 mod serve;
 mod state_name;
 mod token_ids;
+mod within;
 
 pub(crate) use arrive::RequestBody;
 pub(crate) use carried::{CarriedResponse, PickedRequest, pick, receive_carried, refuse_carried};

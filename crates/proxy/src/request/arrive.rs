@@ -17,12 +17,12 @@ use maitre_dispatch::programs::ProgramRule;
 use maitre_dispatch::{Arrival, Form};
 use maitre_fleet::estimate::{Decodes, Size};
 use maitre_net::downstream::{BodyProgress, Downstream};
-use tokio::time::timeout;
 
 use super::admit::{Admitted, Carrier};
 use super::guard::RequestGuard;
 use super::priority::{self, Priority, Rules};
 use super::state_name;
+use super::within::within;
 use crate::body_memory::{BodyMemory, BodyReservation};
 use crate::client::ClientSocket;
 use crate::headers;
@@ -88,7 +88,7 @@ impl Arrived {
         let limit = guard.settings.timeouts.client_body;
         let tenant = checked_tenant(&guard.settings, &admitted.caller, &parts.headers);
         let mut memory = guard.lane.state.bodies.begin(tenant, guard.connection_bodies.clone());
-        let body = timeout(limit, body.collect(&mut memory, guard.settings.limits.body_bytes)).await;
+        let body = within(limit, body.collect(&mut memory, guard.settings.limits.body_bytes)).await;
         let body = body.map_err(|_| Refused::BodyTooSlow(limit))??;
         headers::toward_worker(&mut parts.headers);
         replace_keys(&guard.settings, &admitted.caller, &mut parts.headers);

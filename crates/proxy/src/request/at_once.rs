@@ -56,14 +56,14 @@ impl Legs<'_> {
         self,
         prefill: Arc<Link>,
         decode: Arc<Link>,
-    ) -> Result<StartedResponse, NoResponse> {
+    ) -> Result<Box<StartedResponse>, NoResponse> {
         let mut task = self.start_prefill(prefill);
         let mut decode = pin!(self.decode(decode));
         let prefilled = async {
             // The task has ended without a word only if the thread is being shut down.
             match (&mut task.outcome).await.unwrap_or(Err(Failure::Abandoned)) {
                 Ok(PrefillEnd::Answered) => {}
-                Ok(PrefillEnd::Declined(started)) => return Ok(*started),
+                Ok(PrefillEnd::Declined(started)) => return Ok(started),
                 Err(failure) => return Err(NoResponse::PrefillFailed(failure)),
             }
             match self.placement.form {
@@ -114,7 +114,7 @@ impl Legs<'_> {
         PrefillTask { outcome, cancel }
     }
 
-    async fn decode(&self, link: Arc<Link>) -> Result<StartedResponse, Failure> {
+    async fn decode(&self, link: Arc<Link>) -> Result<Box<StartedResponse>, Failure> {
         let Legs { lane, arrived, rewrite, plan, placement } = *self;
         // A new connection, because a leg cannot be sent twice: its peer may have met the first one.
         let upstream = open(&lane.upstreams, &link, placement.deadline).await?;

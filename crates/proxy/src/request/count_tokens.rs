@@ -28,7 +28,7 @@ pub(super) async fn forward(
     guard: &mut RequestGuard,
     arrived: &Arc<Arrived>,
     placed: Placed,
-) -> Result<StartedResponse, Refused> {
+) -> Result<Box<StartedResponse>, Refused> {
     let rewrite = placed.rewrite.clone();
     let first = forward::forward(guard, arrived, placed).await?;
     if !lacks_path(first.head.status) {
@@ -68,7 +68,7 @@ async fn ask(
     (arrived, rewrite): (&Arrived, &BodyRewrite),
     link: Arc<Link>,
     placement: Placement,
-) -> Option<StartedResponse> {
+) -> Option<Box<StartedResponse>> {
     let upstreams = &guard.lane.upstreams;
     let mut upstream = match upstreams.take(&link) {
         Some(upstream) => upstream,
@@ -82,5 +82,5 @@ async fn ask(
         Some((head, first))
     };
     let (head, first) = timeout(PATIENCE, respond).await.ok()??;
-    Some(StartedResponse { placement, form, link, upstream, sent, head, first })
+    Some(Box::new(StartedResponse { placement, form, link, upstream, sent, head, first }))
 }

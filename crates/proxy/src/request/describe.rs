@@ -100,11 +100,11 @@ async fn describe_here(
     check_steering(arrived.caller(), body)?;
     models::check(&state.brain, arrived.caller(), body)?;
     let (facts, urgency) = arrived.facts(settings, request, Some(body))?;
-    let now = state.clock.now();
-    let is_refused = arrived.body.len() > UNASKED_BYTES_MAX
-        && state
-            .brain
-            .read(|brain| is_unserved(brain, body.model.as_deref()) || is_spent(brain, now, facts.tenant));
+    let is_refused = arrived.body.len() > UNASKED_BYTES_MAX && {
+        let now = state.clock.now();
+        let unserved = |brain: &Brain| is_unserved(brain, body.model.as_deref());
+        state.brain.read(|brain| unserved(brain) || is_spent(brain, now, facts.tenant))
+    };
     let tokenized = match is_refused {
         // The brain refuses it, and counts it as refused.
         true => TokenizedPrompt::unread(body),

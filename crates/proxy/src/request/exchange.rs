@@ -12,11 +12,11 @@ use maitre_base::{Instant, RequestId};
 use maitre_dispatch::{Failure, Form, Placement};
 use maitre_net::connect::ConnectError;
 use maitre_net::upstream::{ResponseHead, Upstream, UpstreamError};
-use tokio::time::timeout;
 use tracing::debug;
 
 use super::arrive::Arrived;
 use super::place::{BodyRewrite, Leg, LegForm, LegRequest};
+use super::within::within;
 use crate::brain::{SharedBrain, Waiter};
 use crate::headers::REQUEST_ID;
 use crate::link::Link;
@@ -102,7 +102,7 @@ pub(super) async fn send(
     outbound: Outbound<'_>,
     link: Arc<Link>,
     placement: Placement,
-) -> Result<StartedResponse, Failure> {
+) -> Result<Box<StartedResponse>, Failure> {
     let Some(upstream) = upstreams.take(&link) else {
         let upstream = open(upstreams, &link, placement.deadline).await?;
         return exchange(upstreams, outbound, link, placement, upstream).await;
@@ -177,7 +177,7 @@ pub(super) async fn exchange(
     link: Arc<Link>,
     placement: Placement,
     mut upstream: Upstream,
-) -> Result<StartedResponse, Failure> {
+) -> Result<Box<StartedResponse>, Failure> {
     let timeouts = upstreams.settings.load().timeouts;
     let timed_out = |limit: TimeLimit| {
         link.failed(format!("no response within {:?}", limit.left));
@@ -191,7 +191,7 @@ pub(super) async fn exchange(
         Failure::Failed
     })?;
     let LegRequest { request, form } = request;
-    let head = timeout(limit.left, upstream.send(request)).await;
+    let head = within(limit.left, upstream.send(request)).await;
     let head = head.map_err(|_| timed_out(limit))?.map_err(|error| broke(&link, &error))?;
     let own_id = leg.request_id();
     let sent_id = own_id.as_ref().or(arrived.headers.get(&REQUEST_ID));
@@ -204,12 +204,13 @@ pub(super) async fn exchange(
     let limit = if is_stream(&head.headers) { timeouts.first_token } else { timeouts.headers };
     let left = limit.min(left).saturating_sub(responded.since(sent));
     let limit = TimeLimit::until(placement.deadline, responded, left);
-    let first = timeout(limit.left, upstream.chunk()).await;
+    let first = within(limit.left, upstream.chunk()).await;
     let first = first.map_err(|_| timed_out(limit))?.transpose().map_err(|error| broke(&link, &error))?;
     if first.is_none() && is_stream(&head.headers) {
         return Err(broke(&link, &UpstreamError::Closed));
     }
-    Ok(StartedResponse { placement, form, link, upstream, sent, head, first })
+    // Boxed: it has half a kilobyte, and six futures pass it on.
+    Ok(Box::new(StartedResponse { placement, form, link, upstream, sent, head, first }))
 }
 
 fn broke(link: &Link, error: &UpstreamError) -> Failure {

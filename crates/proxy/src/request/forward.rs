@@ -36,7 +36,7 @@ pub(super) async fn forward(
     guard: &mut RequestGuard,
     arrived: &Arc<Arrived>,
     Placed { mut placement, rewrite, .. }: Placed,
-) -> Result<StartedResponse, Refused> {
+) -> Result<Box<StartedResponse>, Refused> {
     // A worker's error response, for the client if no other worker does better.
     let mut error_response = None;
     loop {
@@ -57,7 +57,7 @@ pub(super) async fn forward(
             Ok(placement) => placement,
             Err(refusal @ (Refusal::Failed { .. } | Refusal::NoWorker)) => {
                 // The error of a chat that was made of a message has another form than the client's API.
-                let own = error_response.filter(|it: &StartedResponse| it.form.route == arrived.route());
+                let own = error_response.filter(|it: &Box<StartedResponse>| it.form.route == arrived.route());
                 return own.ok_or(by_brain(refusal));
             }
             // The refusal by the queue is newer than the worker's error.
@@ -76,7 +76,7 @@ async fn attempt_twice(
     guard: &mut RequestGuard,
     request: (&Arc<Arrived>, &BodyRewrite),
     placement: Placement,
-) -> Result<StartedResponse, NoResponse> {
+) -> Result<Box<StartedResponse>, NoResponse> {
     let lane = guard.lane.clone();
     let mut first = pin!(attempt(&lane, request, placement));
     let Some(at) = placement.hedge_at else { return first.await };
@@ -91,7 +91,7 @@ async fn attempt_twice(
         return first.await;
     };
     let mut other = pin!(attempt(&lane, request, second.placement));
-    let is_answer = |it: &Result<StartedResponse, NoResponse>| {
+    let is_answer = |it: &Result<Box<StartedResponse>, NoResponse>| {
         it.as_ref().is_ok_and(|it| judge(it.head.status).is_none())
     };
     let (outcome, mut hedged) = tokio::select! {
@@ -137,7 +137,7 @@ async fn attempt(
     lane: &Arc<Lane>,
     request: (&Arc<Arrived>, &BodyRewrite),
     placement: Placement,
-) -> Result<StartedResponse, NoResponse> {
+) -> Result<Box<StartedResponse>, NoResponse> {
     let brain = &lane.state.brain;
     let link = brain.link(placement.worker).ok_or(Failure::Refused)?;
     let sent = Sent { at: lane.upstreams.clock.now(), outs: link.outs() };
@@ -172,7 +172,7 @@ async fn legs(
     (arrived, rewrite): (&Arc<Arrived>, &BodyRewrite),
     link: Arc<Link>,
     placement: Placement,
-) -> Result<StartedResponse, NoResponse> {
+) -> Result<Box<StartedResponse>, NoResponse> {
     let Some(worker) = placement.prefill else {
         let outbound = Outbound { arrived, rewrite, leg: Leg::Whole };
         return Ok(match placement.pull {
@@ -196,14 +196,14 @@ async fn in_turn(
     (plan, prefill_link): (&Arc<HandoffPlan>, Arc<Link>),
     link: Arc<Link>,
     placement: Placement,
-) -> Result<StartedResponse, NoResponse> {
+) -> Result<Box<StartedResponse>, NoResponse> {
     let splits = &lane.state.metrics.splits;
     let outbound = Outbound { arrived, rewrite, leg: Leg::Prefill(plan) };
     let answer = match prefill(lane, outbound, (&prefill_link, plan), placement).await {
         Ok(PrefillOutcome::Answered(answer)) => answer,
         Ok(PrefillOutcome::Final(started)) => {
             splits.prefilled(if started.head.status.is_success() { "answered" } else { "declined" });
-            return Ok(*started);
+            return Ok(started);
         }
         Err(failure) => {
             splits.prefilled("failed");

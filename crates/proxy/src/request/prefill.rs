@@ -101,7 +101,6 @@ pub(super) async fn begin(
         link.failed(format!("prefill for another worker: {status}"));
         return Err(failure);
     }
-    let started = Box::new(started);
     Ok(if status.is_success() { Begun::Answering(started) } else { Begun::Declined(started) })
 }
 
@@ -200,8 +199,8 @@ pub(super) fn is_usable(age: Duration) -> bool {
 pub(super) async fn until_content(
     lane: &Lane,
     arrived: &Arrived,
-    mut started: StartedResponse,
-) -> Result<StartedResponse, Failure> {
+    mut started: Box<StartedResponse>,
+) -> Result<Box<StartedResponse>, Failure> {
     let Some(route) = started.form.route.filter(|_| started.head.status.is_success()) else {
         return Ok(started);
     };

@@ -23,7 +23,7 @@ pub(super) async fn pull(
     outbound: Outbound<'_>,
     link: Arc<Link>,
     (placement, from): (Placement, PullFrom),
-) -> Result<StartedResponse, Failure> {
+) -> Result<Box<StartedResponse>, Failure> {
     let source = lane.state.brain.link(from.worker);
     let Some((host, port)) = source.as_ref().and_then(|it| it.pull.as_ref()) else {
         return send_asking(&lane.upstreams, outbound, link, placement).await;

@@ -84,11 +84,11 @@ pub(crate) struct BrokeOff;
 /// The response to the client, with our headers. `explain`: with the whole decision in one of them.
 pub(super) fn stream(
     mut guard: Box<RequestGuard>,
-    started: StartedResponse,
+    started: Box<StartedResponse>,
     cover: Cover,
     explain: bool,
 ) -> Response<ResponseBody> {
-    let StartedResponse { placement, form, link, upstream, sent, mut head, first } = started;
+    let StartedResponse { placement, form, link, upstream, sent, mut head, first } = *started;
     guard.sent(sent);
     headers::strip_hop_by_hop(&mut head.headers);
     let added = &mut head.headers;

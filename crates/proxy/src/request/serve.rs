@@ -67,7 +67,7 @@ pub(crate) async fn respond(
 async fn started(
     guard: &mut RequestGuard,
     arrived: &Arc<Arrived>,
-) -> Result<(StartedResponse, Cover), Refused> {
+) -> Result<(Box<StartedResponse>, Cover), Refused> {
     let placed = place(guard, arrived).await?;
     let cover = Cover::of(&placed, arrived);
     let started = match arrived.route() {

@@ -19,7 +19,7 @@ pub(super) async fn send_asking(
     outbound: Outbound<'_>,
     link: Arc<Link>,
     placement: Placement,
-) -> Result<StartedResponse, Failure> {
+) -> Result<Box<StartedResponse>, Failure> {
     let started = send(upstreams, outbound, link.clone(), placement).await?;
     let route = outbound.arrived.route().filter(|_| started.form.asks_ids);
     // A chat that was made of a message has an error of another form.

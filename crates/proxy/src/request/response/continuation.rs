@@ -215,8 +215,8 @@ impl ResponseStream {
     }
 
     /// Goes on with the response of another worker.
-    pub(super) fn go_on_with(&mut self, started: StartedResponse) {
-        let StartedResponse { link, upstream, sent, first, .. } = started;
+    pub(super) fn go_on_with(&mut self, started: Box<StartedResponse>) {
+        let StartedResponse { link, upstream, sent, first, .. } = *started;
         if let Some(continuation) = &mut self.continuation {
             continuation.hand_over = hand_over_signal(&link);
         }
@@ -292,7 +292,7 @@ async fn resume(
     guard: &mut RequestGuard,
     request: &CoveredRequest,
     tokens: u64,
-) -> Result<StartedResponse, Option<Refusal>> {
+) -> Result<Box<StartedResponse>, Option<Refusal>> {
     let CoveredRequest { arrived, rewrite, stream } = request;
     let rest = RestOf { arrived: arrived.as_deref().ok_or(None)?, rewrite, stream };
     let mut decision = guard.interrupted(tokens);
@@ -310,7 +310,7 @@ pub(super) async fn attempt(
     lane: &Lane,
     RestOf { arrived, rewrite, stream }: RestOf<'_>,
     placement: Placement,
-) -> Result<StartedResponse, Failure> {
+) -> Result<Box<StartedResponse>, Failure> {
     let brain = &lane.state.brain;
     let link = brain.link(placement.worker).ok_or(Failure::Refused)?;
     let route = arrived.route().ok_or(Failure::Busy)?;

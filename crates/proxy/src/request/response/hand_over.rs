@@ -60,7 +60,9 @@ pub(super) fn hand_over(mut stream: Box<ResponseStream>) -> Continuing {
 }
 
 /// The response of the worker that goes on, and the stream as that one continues it. The old worker is not read meanwhile.
-async fn leave(stream: &mut ResponseStream) -> Option<(StartedResponse, ContinuableStream, SecondAttempt)> {
+async fn leave(
+    stream: &mut ResponseStream,
+) -> Option<(Box<StartedResponse>, ContinuableStream, SecondAttempt)> {
     let ResponseStream { guard, continuation, .. } = stream;
     let request = &continuation.as_ref()?.request;
     let mut rest = request.stream.clone();
