@@ -411,12 +411,13 @@ impl Brain {
 }
 
 /// What a thread needs to decide, besides the brain. Decisions write it all over, so it stays with its thread: passed from
-/// core to core, it would cost more than the decision.
+/// core to core, it would cost more than the decision. Boxed, because an event swaps it in and out again, and each swap of
+/// its contents took 100 instructions.
 #[derive(Debug, Default)]
 pub struct Scratch {
     /// What caches hold of the prompt that arrives next, from `CacheIndex::look_up`.
-    pub found: Found,
-    survey: Survey,
+    pub found: Box<Found>,
+    survey: Box<Survey>,
     /// Whether this thread prepares choices. Others need no mirror.
     prepares: bool,
     mirror: Option<Box<Mirror>>,

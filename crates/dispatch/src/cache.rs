@@ -70,7 +70,7 @@ pub struct Cache {
     /// How many of them reuse chunks.
     reusing: usize,
     /// What the last look-up found.
-    found: Found,
+    found: Box<Found>,
     has_stores: bool,
 }
 
@@ -82,7 +82,7 @@ impl Cache {
             known: WorkerCaches::default(),
             reporting: 0,
             reusing: 0,
-            found: Found::default(),
+            found: Box::default(),
             has_stores: false,
         }
     }
@@ -92,7 +92,7 @@ impl Cache {
     }
 
     /// Exchanges the last look-up for one that the next request is to use.
-    pub(crate) fn swap_found(&mut self, found: &mut Found) {
+    pub(crate) fn swap_found(&mut self, found: &mut Box<Found>) {
         std::mem::swap(&mut self.found, found);
     }
 

@@ -192,7 +192,7 @@ pub(crate) struct Placer {
     pub(crate) unfinished: UnfinishedPrompts,
     rng: Rng,
     /// The last survey. Kept, so that a choice allocates nothing per worker.
-    survey: Survey,
+    survey: Box<Survey>,
     /// The same for the workers that only prefill.
     prefill: PrefillSurvey,
     /// For the rule that goes by it.
@@ -223,13 +223,13 @@ impl Placer {
             sent: needs.sent.then(Sent::default),
             unfinished: UnfinishedPrompts::default(),
             rng: Rng::new(seed),
-            survey: Survey::default(),
+            survey: Box::default(),
             prefill: PrefillSurvey::default(),
             late_splits: LateSplits::default(),
         }
     }
 
-    pub(crate) fn swap_survey(&mut self, survey: &mut Survey) {
+    pub(crate) fn swap_survey(&mut self, survey: &mut Box<Survey>) {
         std::mem::swap(&mut self.survey, survey);
     }
 
@@ -336,7 +336,7 @@ impl Placer {
     /// strategy uses that. Returns whether there are any.
     fn look_up(&mut self, world: &mut World<'_>, query: &Query<'_>, mode: Mode) -> bool {
         self.begin(world, query);
-        let Survey { snapshots, held, pulls, last_sent, displaced, .. } = &mut self.survey;
+        let Survey { snapshots, held, pulls, last_sent, displaced, .. } = &mut *self.survey;
         world.fleet.snapshots(world.now, query.wanted, query.barred, snapshots);
         let prefill = self.prefill.find(world, query);
         // Without an answer to decode, any worker will do.
@@ -453,7 +453,7 @@ impl Placer {
     /// After the pick: adds to the candidates what caches hold of a prompt that the strategy has not looked at.
     pub(crate) fn reveal(&mut self, cache: &mut Cache, query: &Query<'_>) {
         let Some(prompt) = query.prompt.filter(|_| !self.sees_caches(query)) else { return };
-        let Survey { snapshots, held, candidates, shown, .. } = &mut self.survey;
+        let Survey { snapshots, held, candidates, shown, .. } = &mut *self.survey;
         cache.peek(CacheQuery { prompt, tokens: query.ask.prefill, snapshots }, held);
         for (candidate, &place) in candidates.iter_mut().zip(&*shown) {
             let it = held.get(place).copied().unwrap_or_default();
