@@ -15,6 +15,9 @@ use crate::http1::head::{self, Span};
 /// Header lines of a request.
 pub const LINES_MAX: usize = 128;
 
+/// Headers that a request gets on its way to a worker: its id, a trace, a rank.
+const ADDED: usize = 3;
+
 /// Longest target, as in `http::Uri`.
 const TARGET_BYTES_MAX: usize = u16::MAX as usize - 1;
 
@@ -69,7 +72,7 @@ pub(super) fn parse(
     *request.uri_mut() =
         Uri::from_maybe_shared(target).map_err(|_: InvalidUri| BadHead::NotHttp("an invalid target"))?;
     *request.version_mut() = if is_http10 { Version::HTTP_10 } else { Version::HTTP_11 };
-    *request.headers_mut() = head::collect(&bytes, &spans).map_err(BadHead::NotHttp)?;
+    *request.headers_mut() = head::collect(&bytes, &spans, ADDED).map_err(BadHead::NotHttp)?;
     let exchange = exchange(&request).map_err(BadHead::NotHttp)?;
     Ok(Some((request, exchange)))
 }

@@ -47,11 +47,9 @@ pub(crate) fn spans(buffer: &BytesMut, headers: &[httparse::Header<'_>]) -> Vec<
     headers.iter().map(span).collect()
 }
 
-/// Headers that the proxy adds to a message.
-const ADDED: usize = 3;
-
-pub(crate) fn collect(head: &Bytes, spans: &[HeaderSpan]) -> Result<HeaderMap, Malformed> {
-    let mut headers = HeaderMap::with_capacity(spans.len() + ADDED);
+/// The headers of a message, with room for as many as the proxy adds to it: to grow costs a thousand instructions.
+pub(crate) fn collect(head: &Bytes, spans: &[HeaderSpan], added: usize) -> Result<HeaderMap, Malformed> {
+    let mut headers = HeaderMap::with_capacity(spans.len() + added);
     for (name, value) in spans {
         let name = HeaderName::from_bytes(&head[name.0..name.0 + name.1]);
         match (name, HeaderValue::from_maybe_shared(value.slice(head))) {

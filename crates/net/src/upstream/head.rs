@@ -17,6 +17,9 @@ const HEAD_BYTES_MAX: usize = 64 << 10;
 /// Header lines of a worker's response.
 const LINES_MAX: usize = 100;
 
+/// Headers that a response gets on its way to the client: its id, and four that explain the choice.
+const ADDED: usize = 5;
+
 #[derive(Debug)]
 pub struct ResponseHead {
     pub status: StatusCode,
@@ -62,7 +65,7 @@ pub(super) fn parse(
         }
         let is_http10 = parsed.version == Some(0);
         let spans = head::spans(buffer, parsed.headers);
-        let headers = head::collect(&buffer.split_to(length).freeze(), &spans)?;
+        let headers = head::collect(&buffer.split_to(length).freeze(), &spans, ADDED)?;
         let body = framing(method, status, &headers)?;
         let keep_alive = head::keeps_alive(is_http10, &headers) && !body.ends_at_close();
         return Ok(Some((ResponseHead { status, headers, keep_alive }, body)));
