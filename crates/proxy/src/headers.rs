@@ -153,6 +153,11 @@ pub(crate) fn asks_to_explain(headers: &mut HeaderMap) -> bool {
     ASKS.is_any_in(headers) && headers.remove(&EXPLAIN).is_some_and(|it| it == "1" || it == "true")
 }
 
+/// Whether there may be a key. Without one, which is usual where no keys are checked, that costs less than to look for each.
+pub(crate) fn may_have_key(headers: &HeaderMap) -> bool {
+    KEYS.is_any_in(headers)
+}
+
 /// Removes the client's key.
 pub(crate) fn strip_keys(headers: &mut HeaderMap) {
     KEYS.remove_from(headers);

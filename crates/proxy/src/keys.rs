@@ -15,7 +15,7 @@ use std::sync::Arc;
 use http::header::{AUTHORIZATION, HeaderMap, HeaderValue};
 use maitre_base::ClassId;
 
-use crate::headers::{API_KEY, AZURE_KEY};
+use crate::headers::{API_KEY, AZURE_KEY, may_have_key};
 use crate::refuse::Refused;
 use crate::secret::Secret;
 
@@ -124,6 +124,9 @@ impl Caller {
 
 /// The key in these headers: the bearer token, else `x-api-key`, else `api-key`.
 pub(crate) fn presented(headers: &HeaderMap) -> Option<&[u8]> {
+    if !may_have_key(headers) {
+        return None;
+    }
     let bearer = headers.get(AUTHORIZATION).and_then(|it| {
         let (scheme, token) = it.as_bytes().split_at_checked("bearer ".len())?;
         scheme.eq_ignore_ascii_case(b"bearer ").then_some(token)
