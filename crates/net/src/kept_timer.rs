@@ -72,6 +72,11 @@ mod tests {
         start.elapsed().as_millis() as u64
     }
 
+    #[expect(clippy::disallowed_methods, reason = "the clock of a paused runtime")]
+    fn began() -> time::Instant {
+        time::Instant::now()
+    }
+
     proptest! {
         /// A new timer for each wait is the oracle.
         #[test]
@@ -80,7 +85,7 @@ mod tests {
         ) {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
             runtime.block_on(async {
-                let (start, mut kept) = (time::Instant::now(), KeptTimer::default());
+                let (start, mut kept) = (began(), KeptTimer::default());
                 for (left, patience, pause) in waits {
                     time::sleep(Duration::from_millis(pause)).await;
                     let before = start.elapsed().as_millis() as u64;

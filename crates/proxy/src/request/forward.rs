@@ -38,7 +38,7 @@ pub(super) async fn forward(
     Placed { mut placement, rewrite, .. }: Placed,
 ) -> Result<Box<StartedResponse>, Refused> {
     // A worker's error response, for the client if no other worker does better.
-    let mut error_response = None;
+    let mut error_response: Option<Box<StartedResponse>> = None;
     loop {
         let decision = match attempt_twice(guard, (arrived, &rewrite), placement).await {
             Ok(started) => match judge(started.head.status) {
@@ -57,7 +57,7 @@ pub(super) async fn forward(
             Ok(placement) => placement,
             Err(refusal @ (Refusal::Failed { .. } | Refusal::NoWorker)) => {
                 // The error of a chat that was made of a message has another form than the client's API.
-                let own = error_response.filter(|it: &Box<StartedResponse>| it.form.route == arrived.route());
+                let own = error_response.filter(|it| it.form.route == arrived.route());
                 return own.ok_or(by_brain(refusal));
             }
             // The refusal by the queue is newer than the worker's error.

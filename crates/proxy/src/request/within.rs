@@ -23,17 +23,18 @@ pub(super) async fn within<F: Future>(limit: Duration, future: F) -> Result<F::O
 mod tests {
     use std::future::{pending, ready};
 
-    use tokio::time::{Instant, sleep};
+    use tokio::time::sleep;
 
     use super::*;
+    use crate::clock::Clock;
 
     #[tokio::test(start_paused = true)]
     async fn what_is_ready_or_comes_in_time_is_returned_and_the_rest_is_given_up() {
         let limit = Duration::from_secs(5);
         assert_eq!(within(Duration::ZERO, ready(1)).await.ok(), Some(1));
         assert_eq!(within(limit, async { sleep(limit / 2).await }).await.ok(), Some(()));
-        let began = Instant::now();
+        let clock = Clock::start();
         assert!(within(limit, pending::<()>()).await.is_err());
-        assert_eq!(began.elapsed().as_secs(), 5);
+        assert_eq!(clock.now().since(maitre_base::Instant::ZERO).as_secs(), 5);
     }
 }
