@@ -147,19 +147,13 @@ impl Survey {
         let has_long = |it: &WorkerSnapshot| world.long_prefills.is_at(it.worker, query.class);
         let long_prefills = self.snapshots.iter().filter(|it| has_long(it)).count();
         let are_enough = long_prefills as u32 >= admission.workers_for_long_prompts;
-        // Workers without a long prompt, and the requests there that wait for their first token.
-        let (free, waiting) = (self.snapshots.iter().filter(|it| !has_long(it)))
-            .fold((0, 0), |(free, waiting), it| (free + 1, waiting + it.promised.prefilling));
-        let delays = |it: &WorkerSnapshot| {
-            // What of both is at this worker itself: only the others can take what comes.
-            let own = if has_long(it) { (0, 0) } else { (1, it.promised.prefilling) };
-            let is_alone = self.snapshots.len() == 1;
-            match admission.consideration {
-                Consideration::Nobody => false,
-                Consideration::Worker => it.promised.prefilling > 0,
-                Consideration::Fleet => {
-                    it.promised.prefilling > 0 || !is_alone && waiting - own.1 > free - own.0
-                }
+        let others = (admission.consideration == Consideration::Fleet).then(|| self.others(has_long));
+        let delays = |it: &WorkerSnapshot| match admission.consideration {
+            Consideration::Nobody => false,
+            Consideration::Worker => it.promised.prefilling > 0,
+            Consideration::Fleet => {
+                it.promised.prefilling > 0
+                    || others.is_some_and(|others| others.are_crowded(it, has_long(it)))
             }
         };
         for (place, snapshot) in self.snapshots.iter().enumerate() {
@@ -185,6 +179,17 @@ impl Survey {
                 _ => Opening::Now,
             });
         }
+    }
+
+    /// The workers without a long prompt.
+    fn others(&self, has_long: impl Fn(&WorkerSnapshot) -> bool) -> Others {
+        let others = Others { is_one_worker: self.snapshots.len() == 1, ..Others::default() };
+        let without = self.snapshots.iter().filter(|it| !has_long(it));
+        without.fold(others, |sum, it| Others {
+            workers: sum.workers + 1,
+            waiting: sum.waiting + it.promised.prefilling,
+            ..sum
+        })
     }
 
     /// Shows the workers whose openings fit as a strategy sees them.
@@ -229,6 +234,24 @@ impl Survey {
             return Tokens::ZERO;
         }
         blocks_in_tokens(prompt, query.ask.prefill, last.blocks)
+    }
+}
+
+/// The workers that have no long prompt: while one is prefilled elsewhere, they take what comes.
+#[derive(Clone, Copy, Debug, Default)]
+struct Others {
+    workers: u32,
+    /// Requests there that wait for their first token.
+    waiting: u32,
+    /// Whether the fleet has one worker only, so that there are no others.
+    is_one_worker: bool,
+}
+
+impl Others {
+    /// Whether they have more than one waiting request each, this worker left out.
+    fn are_crowded(&self, without: &WorkerSnapshot, has_long: bool) -> bool {
+        let own = if has_long { (0, 0) } else { (1, without.promised.prefilling) };
+        !self.is_one_worker && self.waiting - own.1 > self.workers - own.0
     }
 }
 
