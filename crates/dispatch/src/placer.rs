@@ -379,7 +379,8 @@ impl Placer {
         pulls.look((world, query), (snapshots, held), &self.unfinished);
         if world.programs.is_on() {
             let tokens = (query.ask.prefill + query.ask.decode).0;
-            let seconds = |it: &WorkerSnapshot| world.programs.displaced_seconds(query.program, tokens, it);
+            let seconds =
+                |it: &WorkerSnapshot| world.programs.displaced_seconds(world.now, query.program, tokens, it);
             displaced.extend(snapshots.iter().map(seconds));
         }
         self.prefill.look(world, query, name.needs().cache);

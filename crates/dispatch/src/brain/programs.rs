@@ -50,9 +50,9 @@ impl Parts {
     }
 }
 
-fn program_call(request: &PendingRequest, program: ProgramId) -> ProgramCall {
+fn program_call(request: &PendingRequest, program: ProgramId) -> ProgramCall<'_> {
     let (tenant, wanted, tokens) = (request.tenant, request.wanted, request.tokens());
-    ProgramCall { program, tenant, wanted, tokens }
+    ProgramCall { program, tenant, wanted, tokens, prompt: request.prompt.as_ref() }
 }
 
 /// Until when a call of a program waits, held and in the queue together: its own deadline, or the longest hold and then the

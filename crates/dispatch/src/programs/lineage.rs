@@ -20,6 +20,26 @@ const EXTENDED: f64 = 0.8;
 /// Anchors of a new prompt that are looked up.
 const LOOKED_UP_MAX: usize = 256;
 
+/// A block of a prompt that every prompt has which extends it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Mark {
+    block: u32,
+    hash: u64,
+}
+
+impl Mark {
+    /// None if the prompt is too short to say. What `Lineage` finds has the mark: it goes by anchors, so one anchor before its bound.
+    pub(crate) fn of(prompt: &PromptChain) -> Option<Mark> {
+        let block = ((prompt.chain.len() as f64 * EXTENDED) as usize).saturating_sub(SPACING);
+        let hash = prompt.chain.get(block).filter(|_| is_long(prompt))?;
+        Some(Mark { block: block as u32, hash: hash.0 })
+    }
+
+    pub(crate) fn is_in(self, prompt: &PromptChain) -> bool {
+        prompt.chain.get(self.block as usize).is_some_and(|it| it.0 == self.hash)
+    }
+}
+
 #[derive(Debug)]
 pub(crate) struct Lineage {
     /// The program of each anchor, and which of its blocks the anchor is.

@@ -302,11 +302,12 @@ impl Programs {
     pub(crate) fn would_hold<W: Fn(TenantId) -> f64>(
         &self,
         sight: &Sight<'_, W>,
-        call: &ProgramCall,
+        call: &ProgramCall<'_>,
     ) -> Option<Hold> {
         let (id, tokens, wanted) = (call.program, call.tokens, call.wanted);
         let known = self.programs.get(&id.0).copied();
-        let program = Program { tokens, wanted, ..known.unwrap_or(Program::new(sight.now, call)) };
+        let mut program = Program { tokens, wanted, ..known.unwrap_or(Program::new(sight.now, call)) };
+        program.worker = program.worker.filter(|_| !self.is_rewritten(call));
         let goes = match self.settings.rule {
             ProgramRule::Off => true,
             ProgramRule::WorkingSet | ProgramRule::CacheTtl => {

@@ -26,12 +26,20 @@ impl Harness {
 
     fn call_of(&mut self, request: u64, program: u64, tokens: u64, tenant: TenantId) -> Option<u32> {
         let (program, size) = (Some(program), Size::Tokens(tokens));
-        let effects =
-            self.on(Event::Arrived(Arrival { program, size, tenant, ..arrival(request, Some("llama")) }));
-        match effects.as_slice() {
-            [Effect::Wait { request: held }] if held.0 == request => None,
-            _ => Some(placement(&effects).worker.0),
-        }
+        self.come(Arrival { program, size, tenant, ..arrival(request, Some("llama")) })
+    }
+
+    fn call_with(&mut self, request: u64, program: u64, tokens: u64, prompt: &PromptChain) -> Option<u32> {
+        let (program, size, prompt) = (Some(program), Size::Tokens(tokens), Some(prompt));
+        self.come(Arrival { program, size, prompt, ..arrival(request, Some("llama")) })
+    }
+
+    fn come(&mut self, arrival: Arrival<'_>) -> Option<u32> {
+        let request = arrival.request.0;
+        let effects = self.on(Event::Arrived(arrival));
+        let is_held =
+            effects.iter().any(|it| matches!(it, Effect::Wait { request: held } if held.0 == request));
+        (!is_held).then(|| placement(&effects).worker.0)
     }
 
     /// Its answer is complete. Returns the requests that go now.
@@ -529,4 +537,46 @@ fn the_calls_of_one_program_go_together() {
     }
     let went: Vec<u64> = (0..100).flat_map(|_| harness.pass(60)).take(3).collect();
     assert_eq!(went, [100, 29, 5]);
+}
+
+#[test]
+fn a_context_that_was_rewritten_gives_its_memory_to_the_call_that_waits() {
+    let mut harness = harness(ProgramRule::WorkingSet);
+    let prompt = |program: u64, context: u64, blocks: u64| {
+        // The first 64 blocks are instructions, which stay.
+        let name = |it: u64| if it < 64 { program * 1_000_000 + it } else { context * 1_000_000 + it };
+        let chain = (0..blocks).map(|it| maitre_index::prefix::PrefixHash(name(it))).collect();
+        PromptChain { unit: Unit::Tokens, units: blocks * 225, block: 225, chain, chunks: None }
+    };
+    for number in 1..=4 {
+        assert!(harness.call_with(number, number, 45_000, &prompt(number, number, 200)).is_some());
+    }
+    assert!((1..=4).all(|it| harness.reply(it, 45_000).is_empty()));
+    assert_eq!(harness.call_with(5, 5, 40_000, &prompt(5, 5, 178)), None);
+    assert!(harness.call_with(11, 1, 60_000, &prompt(1, 1, 267)).is_some(), "it extends its context");
+    assert!(harness.reply(11, 60_000).is_empty());
+    // As long as before, with another text after the instructions.
+    assert_eq!(harness.call_with(12, 1, 60_000, &prompt(1, 9, 267)), None);
+    let held = harness.brain.program_counts(harness.now).held;
+    assert_eq!(held, 1, "what it had is of no use to it, and the other call has it now");
+    assert_eq!(harness.reply(5, 40_000), []);
+}
+
+#[test]
+fn who_has_been_idle_for_long_costs_nothing_to_displace() {
+    let mut harness = full(ProgramRule::WorkingSet);
+    (1..=4).for_each(|it| assert!(harness.reply(it, 45_000).is_empty()));
+    let price = |harness: &Harness, tokens: u64| {
+        let parts = &harness.brain.parts;
+        let worker = parts.fleet.snapshot_of(harness.now, WorkerId(0)).unwrap();
+        parts.programs.displaced_seconds(harness.now, None, tokens, &worker)
+    };
+    assert_eq!(price(&harness, 10_000), 0.0, "it fits beside them");
+    assert!(price(&harness, 60_000) > 0.0);
+    harness.pass(5_000);
+    assert_eq!(price(&harness, 60_000), 0.0, "they give way first");
+    // One of them calls again: it counts, whatever it takes from the others does not.
+    assert!(harness.call(11, 1, 45_500).is_some());
+    assert_eq!(price(&harness, 100_000), 0.0);
+    assert!(price(&harness, 200_000) > 0.0);
 }
