@@ -10,7 +10,6 @@ pub mod connect;
 pub mod dial;
 pub mod downstream;
 mod http1;
-pub mod kept_timer;
 pub mod pool;
 #[cfg(feature = "simulated")]
 pub mod simulated;

@@ -28,7 +28,6 @@ use crate::address::Address;
 use crate::connect::{ConnectError, connect};
 use crate::http1::Malformed;
 use crate::http1::body::{BodyReader, Piece};
-use crate::kept_timer::{KeptTimer, Limit};
 use crate::stream::ByteStream;
 use crate::tls::{TlsClient, TlsFailure};
 use crate::wake_gate::WakeGate;
@@ -46,8 +45,6 @@ pub struct Upstream {
     body: BodyReader,
     /// Opens when there is more to read.
     gate: WakeGate,
-    /// For the head of a response.
-    timer: KeptTimer,
     keep_alive: bool,
     /// Interim responses since the last request.
     interim: u32,
@@ -102,7 +99,6 @@ impl Upstream {
             read_bytes: READ_BYTES_MIN,
             body: BodyReader::default(),
             gate: WakeGate::default(),
-            timer: KeptTimer::default(),
             keep_alive: true,
             interim: 0,
             repeats_ids: false,
@@ -112,23 +108,6 @@ impl Upstream {
 
     /// Sends a request and waits for the head of the response.
     pub async fn send(&mut self, request: UpstreamRequest) -> Result<ResponseHead, UpstreamError> {
-        self.exchange(request, None).await.unwrap_or(Err(UpstreamError::Closed))
-    }
-
-    /// The same within a limit. None if that passes first.
-    pub async fn send_within(
-        &mut self,
-        request: UpstreamRequest,
-        limit: Limit,
-    ) -> Option<Result<ResponseHead, UpstreamError>> {
-        self.exchange(request, Some(limit)).await
-    }
-
-    async fn exchange(
-        &mut self,
-        request: UpstreamRequest,
-        limit: Option<Limit>,
-    ) -> Option<Result<ResponseHead, UpstreamError>> {
         let UpstreamRequest { method, head, mut body } = request;
         self.interim = 0;
         let mut sending = true;
@@ -141,16 +120,13 @@ impl Upstream {
             }
             // A worker may respond before it has read the whole request, and then stop reading or close. So read while
             // sending, and also after a failed write: the response may be there.
-            let Poll::Ready(response) = self.poll_head(&method, cx) else {
-                let Some(limit) = limit else { return Poll::Pending };
-                return self.timer.poll(cx, limit).map(|()| None);
-            };
+            let response = ready!(self.poll_head(&method, cx));
             if left.len() == head.len() && response.is_ok() {
-                return Poll::Ready(Some(Err(UpstreamError::NotHttp("a response before its request"))));
+                return Poll::Ready(Err(UpstreamError::NotHttp("a response before its request")));
             }
             // A connection with half a request on it cannot be reused.
             self.keep_alive &= sent_all;
-            Poll::Ready(Some(response))
+            Poll::Ready(response)
         })
         .await
     }
@@ -201,12 +177,7 @@ impl Upstream {
     /// The next chunk of the response body; none when it is complete.
     pub fn poll_chunk(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, UpstreamError>>> {
         loop {
-            // Each chunk of a stream is awaited with nothing in the buffer.
-            let next = match self.buffer.is_empty() && self.body.needs_bytes() {
-                true => Ok(Piece::More),
-                false => self.body.next(&mut self.buffer),
-            };
-            match next {
+            match self.body.next(&mut self.buffer) {
                 Ok(Piece::Data(data)) => return Poll::Ready(Some(Ok(data))),
                 Ok(Piece::End) => return Poll::Ready(None),
                 Ok(Piece::More) => {}

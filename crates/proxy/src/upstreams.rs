@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use maitre_base::Instant;
 use maitre_net::address::Address;
 use maitre_net::connect::ConnectError;
 use maitre_net::pool::UpstreamPool;
@@ -46,9 +45,9 @@ impl Upstreams {
         Upstream::open(address, &self.tls, timeout).await
     }
 
-    /// Keeps a connection for the next request, if it can be reused. It is idle since `now`.
-    pub(crate) fn put(&self, now: Instant, link: &Link, upstream: Upstream) {
-        self.pool.put(now, link.serial, upstream);
+    /// Keeps a connection for the next request, if it can be reused.
+    pub(crate) fn put(&self, link: &Link, upstream: Upstream) {
+        self.pool.put(self.clock.now(), link.serial, upstream);
     }
 
     /// Closes connections that have been idle for too long.

@@ -81,16 +81,6 @@ impl BodyReader {
         }
     }
 
-    /// Whether `next` could only ask for more if the buffer were empty.
-    pub(crate) fn needs_bytes(&self) -> bool {
-        match self {
-            BodyReader::Length { left } => *left > 0,
-            BodyReader::UntilClose | BodyReader::Chunked(Chunk::Size | Chunk::Break) => true,
-            BodyReader::Chunked(Chunk::Data { left }) => *left > 0,
-            BodyReader::Chunked(Chunk::Trailers { .. } | Chunk::End | Chunk::Broken(_)) => false,
-        }
-    }
-
     pub(crate) fn bytes_left(&self) -> Option<u64> {
         match self {
             BodyReader::Length { left } => Some(*left),

@@ -140,7 +140,7 @@ async fn prefill(
         Begun::Declined(started) => return Ok(PrefillEnd::Declined(started)),
     };
     let body = read_all(lane, &mut started).await?;
-    lane.upstreams.put(lane.upstreams.clock.now(), link, started.upstream);
+    lane.upstreams.put(link, started.upstream);
     // A stream has no usage that counts here.
     let usage = Answer::read(plan.style, &body).ok().and_then(|it| it.usage());
     report(lane, (placement, link), usage);

@@ -11,7 +11,6 @@ use http::header::{
 use maitre_base::{Instant, RequestId};
 use maitre_dispatch::{Failure, Form, Placement};
 use maitre_net::connect::ConnectError;
-use maitre_net::kept_timer::Limit;
 use maitre_net::upstream::{ResponseHead, Upstream, UpstreamError};
 use tracing::debug;
 
@@ -192,13 +191,11 @@ pub(super) async fn exchange(
         Failure::Failed
     })?;
     let LegRequest { request, form } = request;
-    let head = upstream.send_within(request, Limit { now: sent, left: limit.left }).await;
-    let head = head.ok_or_else(|| timed_out(limit))?.map_err(|error| broke(&link, &error))?;
+    let head = within(limit.left, upstream.send(request)).await;
+    let head = head.map_err(|_| timed_out(limit))?.map_err(|error| broke(&link, &error))?;
     let own_id = leg.request_id();
-    let named = head.headers.get(&REQUEST_ID);
-    // Few workers name one.
-    let sent_id = named.and_then(|_| own_id.as_ref().or(arrived.headers.get(&REQUEST_ID)));
-    if !upstream.may_be_response(sent_id, named) {
+    let sent_id = own_id.as_ref().or(arrived.headers.get(&REQUEST_ID));
+    if !upstream.may_be_response(sent_id, head.headers.get(&REQUEST_ID)) {
         return Err(broke(&link, &UpstreamError::NotHttp("the response to another request")));
     }
     let responded = upstreams.clock.now();

@@ -71,7 +71,7 @@ pub(super) async fn prefill(
         started.replace_body(complete_body(arrived, placement.form, complete), placement.form);
         return Ok(PrefillOutcome::Final(started));
     }
-    lane.upstreams.put(lane.upstreams.clock.now(), link, started.upstream);
+    lane.upstreams.put(link, started.upstream);
     Ok(PrefillOutcome::Answered(body))
 }
 

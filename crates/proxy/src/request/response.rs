@@ -215,7 +215,7 @@ impl ResponseStream {
             self.link.note_token_ids(route, TokenIdReply::Sent);
         }
         self.ends_as(self.reader.outcome_at_end());
-        self.guard.lane.upstreams.put(self.guard.last_activity(), &self.link, upstream);
+        self.guard.lane.upstreams.put(&self.link, upstream);
     }
 
     /// How the request ends.

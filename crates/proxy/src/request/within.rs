@@ -10,7 +10,7 @@ use tokio::time::timeout;
 
 /// The output of a future, if it is there within the limit. A timer is made only if the future waits: most bodies of
 /// requests have arrived with their heads, and so have those of responses. A timer costs 500 instructions and a reading of
-/// the clock, also if nothing ever waits for it.
+/// the clock.
 pub(super) async fn within<F: Future>(limit: Duration, future: F) -> Result<F::Output, Elapsed> {
     let mut future = pin!(future);
     match poll_fn(|cx| Poll::Ready(future.as_mut().poll(cx))).await {

@@ -181,7 +181,7 @@ async fn ask(upstreams: &Upstreams, link: &Link, question: String) -> Option<Vec
     let request = UpstreamRequest::post(engine::TOKENIZE, host, key.as_ref(), question);
     let head = upstream.send(request).await.ok()?;
     let body = upstream.read_all(RESPONSE_BYTES_MAX).await.ok()?;
-    upstreams.put(upstreams.clock.now(), link, upstream);
+    upstreams.put(link, upstream);
     if !head.status.is_success() {
         return None;
     }
