@@ -1,10 +1,10 @@
 //! What programs cost: a million of them over a day in virtual time, at 64 workers.
 //!
 //! Each program has one to seven calls, seconds apart, and is never heard of again: nobody reports its end, so its memory is
-//! taken by others once it has been idle for long. Half of them are named, and half are found by their prefixes. No call is
-//! held at this load: looking at held calls is not measured here. The first line is the time from the arrival of a call to its
-//! placement; the target is that of all decisions, 20 µs at p99. The second is that of the other events. The third is the memory
-//! of the process, at a tenth of the day and at its end, and how many programs were known at the end.
+//! taken by others once it has been idle for long. Half of them are named, and half are found by their prefixes. A tenth of the day is
+//! played without programs, and again with so little memory that calls are held. For each: the time from the arrival of a
+//! call to its placement or hold, whose target is that of all decisions, 20 µs at p99; that of the other events, which let held calls go;
+//! and for the whole day the memory of the process, at a tenth of it and at its end, and how many programs were known at the end.
 //!
 //! `cargo bench -p maitre-dispatch --bench programs` plays the day, which takes minutes; `cargo test` plays two minutes of it.
 #![allow(clippy::print_stdout, clippy::disallowed_methods, reason = "a bench reads the clock and prints")]
@@ -26,6 +26,8 @@ use maitre_policy::Name;
 
 const WORKERS: u32 = 64;
 const KV_TOKENS: u64 = 640_000;
+/// With which calls are held.
+const KV_TOKENS_SHORT: u64 = 320_000;
 /// Programs begun a second: a million a day.
 const RATE: f64 = 1e6 / 86_400.0;
 const BLOCK: u32 = 512;
@@ -36,20 +38,26 @@ const TENANTS: u64 = 50;
 fn main() {
     let measuring = std::env::args().any(|it| it == "--bench");
     let seconds = if measuring { 86_400 } else { 120 };
-    let mut day = Day::new();
-    day.play_until(Instant::from_millis(seconds * 100));
+    let tenth = Instant::from_millis(seconds * 100);
+    let mut day = Day::new(ProgramRule::WorkingSet, KV_TOKENS);
+    day.play_until(tenth);
     let early = memory_mb();
     day.play_until(Instant::from_millis(seconds * 1_000));
-    let counts = day.brain.program_counts(day.now);
-    assert!(counts.known <= PROGRAMS_MAX as u64, "{counts:?}");
-    println!("{} programs begun, {} calls, {} held", day.begun, day.calls, day.held);
-    day.arrivals.print("arrival of a call");
-    day.others.print("other events");
+    day.print("all day");
+    let known = day.brain.program_counts(day.now).known;
+    assert!(known <= PROGRAMS_MAX as u64, "{known}");
     println!(
-        "memory {early} MB at a tenth of the time and {} MB at its end; {} programs known",
-        memory_mb(),
-        counts.known
+        "memory {early} MB at a tenth of the time and {} MB at its end; {known} programs known",
+        memory_mb()
     );
+    for (what, rule, kv_tokens) in [
+        ("a tenth of it without programs", ProgramRule::Off, KV_TOKENS),
+        ("a tenth of it with half of the memory", ProgramRule::WorkingSet, KV_TOKENS_SHORT),
+    ] {
+        let mut day = Day::new(rule, kv_tokens);
+        day.play_until(tenth);
+        day.print(what);
+    }
 }
 
 /// How often something took how long, in buckets of a tenth of a microsecond.
@@ -123,8 +131,8 @@ struct Day {
 }
 
 impl Day {
-    fn new() -> Day {
-        let programs = ProgramSettings { rule: ProgramRule::WorkingSet, ..ProgramSettings::default() };
+    fn new(rule: ProgramRule, kv_tokens: u64) -> Day {
+        let programs = ProgramSettings { rule, ..ProgramSettings::default() };
         let mut settings = BrainSettings { strategy: Name::LeastDelay, programs, ..BrainSettings::default() };
         settings.queue.enabled = false;
         let mut day = Day {
@@ -144,18 +152,24 @@ impl Day {
             others: Times::new(),
             effects: Vec::new(),
         };
-        (0..WORKERS).for_each(|it| day.join(it));
+        (0..WORKERS).for_each(|it| day.join(it, kv_tokens));
         day
     }
 
-    fn join(&mut self, number: u32) {
+    fn join(&mut self, number: u32, kv_tokens: u64) {
         let worker = WorkerId(number);
         self.on(Event::WorkerJoined { url: &format!("http://10.0.0.1:{number}") });
         self.on(Event::Probed { worker, evidence: Evidence::ProbeAnswered });
         self.on(Event::ModelsReported { worker, cards: &[Card { name: "llama", parent: None }] });
         self.on(Event::TrustChanged { worker, trust: Trust::Fresh });
-        let load = EngineLoad { kv_tokens: Some(KV_TOKENS), ..EngineLoad::default() };
+        let load = EngineLoad { kv_tokens: Some(kv_tokens), ..EngineLoad::default() };
         self.on(Event::LoadReported { worker, load });
+    }
+
+    fn print(&self, what: &str) {
+        println!("{what}: {} programs begun, {} calls, {} held", self.begun, self.calls, self.held);
+        self.arrivals.print("  arrival of a call");
+        self.others.print("  other events");
     }
 
     /// Applies an event, and lets the calls begin that it placed.

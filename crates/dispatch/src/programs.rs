@@ -24,7 +24,7 @@ pub(crate) mod think;
 mod thunder;
 pub mod view;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use maitre_base::hash::{self, NumberMap};
@@ -185,14 +185,14 @@ impl Program {
 struct WorkerMemory {
     /// Tokens of the programs that are resident.
     tokens: u64,
-    /// Those of them that are idle, those idle longest first, and by their size.
-    idle: BTreeSet<(Instant, ProgramId)>,
+    /// Those of them that are idle with their tokens, those idle longest first, and by their size.
+    idle: BTreeMap<(Instant, ProgramId), u64>,
     sizes: BTreeSet<(u64, ProgramId)>,
 }
 
 impl WorkerMemory {
     fn begin_idle(&mut self, id: ProgramId, program: &Program) {
-        self.idle.insert((program.idle_since, id));
+        self.idle.insert((program.idle_since, id), program.tokens);
         self.sizes.insert((program.tokens, id));
     }
 
@@ -358,8 +358,7 @@ impl Programs {
     /// The idle program that gives way next at this worker, where computing a token takes so many seconds.
     fn gives_way(&self, now: Instant, worker: WorkerId, slope: f64) -> Option<ProgramId> {
         let memory = self.memory.get(worker.index())?;
-        let &(since, longest) = memory.idle.first()?;
-        let tokens = self.programs.get(&longest.0).map_or(0, |it| it.tokens);
+        let (&(since, longest), &tokens) = memory.idle.first_key_value()?;
         let is_kept = now.since(since) < self.keep(tokens as f64 * slope);
         let smallest =
             memory.sizes.first().filter(|_| is_kept && self.settings.rule == ProgramRule::WorkingSet);
@@ -457,8 +456,7 @@ impl Programs {
         let own = id.and_then(|it| self.programs.get(&it.0)).filter(|it| it.worker == Some(worker));
         let others = memory.tokens - own.map_or(0, |it| it.tokens).min(memory.tokens);
         let mut over = (others + tokens).saturating_sub(fillable(room.capacity)).min(others);
-        for &(since, other) in memory.idle.iter().take(GIVES_WAY_MAX) {
-            let other_tokens = self.programs.get(&other.0).map_or(0, |it| it.tokens);
+        for (&(since, other), &other_tokens) in memory.idle.iter().take(GIVES_WAY_MAX) {
             if over == 0 || now.since(since) < self.keep(other_tokens as f64 * at.prefill.slope) {
                 break;
             }

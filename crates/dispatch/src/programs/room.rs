@@ -55,8 +55,8 @@ impl Programs {
         let memory = self.memory.get(worker.id.index());
         let resident = memory.map_or(0, |it| it.tokens);
         let free = self.admitted(capacity) as i64 - resident as i64;
-        let idle = memory.into_iter().flat_map(|it| &it.idle).take_while(|it| now.since(it.0) >= keep);
-        let mut gives_way = idle.map(|it| self.programs.get(&it.1.0).map_or(0, |it| it.tokens));
+        let idle = memory.into_iter().flat_map(|it| &it.idle).take_while(|it| now.since(it.0.0) >= keep);
+        let mut gives_way = idle.map(|it| *it.1);
         let mut yielded = 0;
         while free + (yielded as i64) < program.tokens as i64 {
             let Some(tokens) = gives_way.next() else { break };

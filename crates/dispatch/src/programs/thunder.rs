@@ -78,7 +78,7 @@ impl Programs {
     fn forget_ended(&mut self, now: Instant) {
         let is_ended = |it: &&(Instant, ProgramId)| now.since(it.0) >= ENDED;
         let ended: Vec<ProgramId> =
-            self.memory.iter().flat_map(|it| it.idle.iter().take_while(is_ended)).map(|it| it.1).collect();
+            self.memory.iter().flat_map(|it| it.idle.keys().take_while(is_ended)).map(|it| it.1).collect();
         ended.into_iter().for_each(|it| self.unsettle(it));
     }
 
@@ -95,13 +95,8 @@ impl Programs {
                 continue;
             }
             let memory = memory_of(&mut self.memory, worker);
-            let mut acting: Vec<(u64, ProgramId)> = memory
-                .idle
-                .iter()
-                .map(|it| (self.programs.get(&it.1.0).map_or(0, |it| it.tokens), it.1))
-                .collect();
-            acting.sort_unstable();
-            for (_, id) in acting {
+            let smallest_first: Vec<ProgramId> = memory.sizes.iter().map(|it| it.1).collect();
+            for id in smallest_first {
                 if used(self) <= PAUSE_TO * capacity {
                     break;
                 }
