@@ -100,7 +100,7 @@ pub(crate) struct Admission {
     /// What of the class may wait at a worker if not.
     pub(crate) wait_at_worker: WaitAtWorker,
     /// How many workers may prefill long prompts of the request's class at the same time.
-    pub(crate) workers_for_long_prompts: u32,
+    pub(crate) workers_for_long_prompts: f64,
 }
 
 impl Admission {

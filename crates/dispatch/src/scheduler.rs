@@ -204,7 +204,7 @@ impl Scheduler {
             consideration: Consideration::Nobody,
             yields: part < 1.0 || flow.is_some_and(|it| it.yields(now, class)),
             wait_at_worker: settings.wait_at_worker(class),
-            workers_for_long_prompts: flow.map_or(u32::MAX, |it| it.workers_for_long_prompts(class)),
+            workers_for_long_prompts: flow.map_or(f64::INFINITY, |it| it.workers_for_long_prompts(class)),
         }
     }
 

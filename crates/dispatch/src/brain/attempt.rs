@@ -270,7 +270,7 @@ impl Parts {
         self.scheduler.placed(now, request, worker, promise.prefill.0 as f64 * snapshot.prefill.slope);
         let is_long_prefill = is_long(snapshot, promise.prefill);
         if is_long_prefill {
-            self.scheduler.long_prefills_mut().begin(worker, request.class);
+            self.scheduler.long_prefills_mut().begin(now, worker, request.class, promise.prefill);
         }
         is_long_prefill
     }
@@ -367,6 +367,10 @@ impl Parts {
         let is_moved = request.moved.is_some();
         let RequestState::Placed(attempt) = &mut request.state else { return false };
         self.fleet.prefilled(now, worker, &mut attempt.promise);
+        if attempt.is_long_prefill {
+            let prefills = self.scheduler.long_prefills_mut();
+            prefills.prefilled(now, attempt.worker, attempt.placed_at, attempt.prefill);
+        }
         self.scheduler.prefill_ended(class, attempt);
         self.end_legs(now, request.prompt.as_ref(), attempt);
         self.end_pull(id, attempt);

@@ -145,8 +145,8 @@ impl Survey {
         let now = world.now;
         let is_learned = world.fleet.rates().is_learned();
         let has_long = |it: &WorkerSnapshot| world.long_prefills.is_at(it.worker, query.class);
-        let long_prefills = self.snapshots.iter().filter(|it| has_long(it)).count();
-        let are_enough = long_prefills as u32 >= admission.workers_for_long_prompts;
+        let with_long = self.snapshots.iter().filter(|it| has_long(it)).map(|it| it.worker);
+        let are_enough = !world.long_prefills.may_begin(now, with_long, admission.workers_for_long_prompts);
         let others = (admission.consideration == Consideration::Fleet).then(|| self.others(has_long));
         let delays = |it: &WorkerSnapshot| match admission.consideration {
             Consideration::Nobody => false,

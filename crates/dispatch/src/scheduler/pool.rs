@@ -237,7 +237,7 @@ impl Flow {
     }
 
     /// How many workers may prefill long prompts of this class at the same time.
-    pub(super) fn workers_for_long_prompts(&self, class: ClassId) -> u32 {
+    pub(super) fn workers_for_long_prompts(&self, class: ClassId) -> f64 {
         spare_capacity::workers_for_long_prompts(self.in_use[class.index()], self.workers)
     }
 

@@ -110,3 +110,33 @@ fn short_prompts_of_a_lower_class_and_all_prompts_of_the_highest_go_at_once() {
     let long_chat = Arrival { size: Size::Tokens(9_000), ..chat(100) };
     assert!(harness.summary_of(Come(long_chat)).starts_with("100@"));
 }
+
+/// Higher classes leave more than one worker and less than two. Two all the time made the chats' p99 1.6 times as long.
+#[test]
+fn a_long_prompt_begins_shortly_before_another_ends_where_one_took_its_time_before() {
+    const TICKS_EACH: u32 = 20;
+    let mut harness = Harness::with_jobs(4, 40);
+    let (mut ages, mut begun_beside) = (BTreeMap::new(), Vec::new());
+    for _ in 0..10 * TICKS_EACH {
+        let placed = harness.placed_jobs().into_iter().map(|it| it.0);
+        let new: Vec<u64> = placed.filter(|it| !ages.contains_key(it)).collect();
+        for job in new {
+            begun_beside.push(ages.values().copied().filter(|&it| it < TICKS_EACH).collect::<Vec<u32>>());
+            ages.insert(job, 0);
+        }
+        for (job, age) in &mut ages {
+            *age += 1;
+            if *age == TICKS_EACH {
+                harness.step(First(*job));
+            }
+        }
+        harness.step(After(50));
+    }
+    assert_eq!(begun_beside.len(), 10);
+    let (unknown, known) = begun_beside.split_at(4);
+    assert!(unknown.iter().all(Vec::is_empty), "no worker has prefilled one before: {unknown:?}");
+    assert!(known.iter().filter(|it| !it.is_empty()).count() >= 2, "{known:?}");
+    for beside in known {
+        assert!(beside.len() <= 1 && beside.iter().all(|&it| it >= TICKS_EACH / 2), "{known:?}");
+    }
+}
