@@ -19,7 +19,7 @@ import sys
 import time
 import urllib.request
 
-from real_vllm_server import START_SECONDS, WORDS, Server, post, until
+from real_vllm_server import START_SECONDS, WORDS, Server, post, stop, until
 
 PORT, ADMIN = 18490, 18491
 TOKENS = 128
@@ -221,12 +221,7 @@ def main(maitre, model, kills, *rest):
         print(f"{right} of {kills} answers were whole, greedy ones token for token; {late} more kills came too late")
         return 0 if right == kills else 1
     finally:
-        if router:
-            router.kill()
-            router.wait()
-        for server in servers:
-            if server.child:
-                server.kill()
+        stop(router, servers)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ can do something before it passes on: kill a server, close the client's connecti
 import http.client
 import json
 import os
-import random
 import signal
 import socket
 import subprocess
@@ -20,7 +19,7 @@ import time
 import urllib.parse
 import urllib.request
 
-from real_vllm_server import START_SECONDS, WORDS, Server, until
+from real_vllm_server import START_SECONDS, WORDS, Checks, Server, stop, until
 
 PORT, ADMIN, GATE = 18480, 18481, 18482
 ROUTER = f"http://127.0.0.1:{PORT}"
@@ -145,14 +144,10 @@ def in_flight():
     return sum(float(it.rsplit(" ", 1)[1]) for it in lines)
 
 
-class Check:
+class Check(Checks):
     def __init__(self, model, prefill, decode, gate):
+        super().__init__()
         self.model, self.prefill, self.decode, self.gate = model, prefill, decode, gate
-        self.rng, self.bad = random.Random(time.time_ns()), 0
-
-    def judge(self, what, is_right, told):
-        self.bad += not is_right
-        print(f"{time.strftime('%H:%M:%S')} {'ok   ' if is_right else 'WRONG'} {what}: {told}", flush=True)
 
     def start(self, *servers):
         for server in servers:
@@ -282,9 +277,4 @@ def main(maitre, model, *rest):
         print(f"{check.bad} of the checks failed")
         return 1 if check.bad else 0
     finally:
-        if router:
-            router.kill()
-            router.wait()
-        for server in (prefill, decode):
-            if server.child:
-                server.kill()
+        stop(router, (prefill, decode))

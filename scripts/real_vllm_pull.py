@@ -7,14 +7,13 @@ source that is silent, and one that is dead, may delay an answer, but never for 
 
 import json
 import os
-import random
 import signal
 import subprocess
 import sys
 import time
 
 from real_vllm_pd import ADMIN, CHAT, PORT, ROUTER, ask, body, connection, in_flight, is_ready, page, text, tokens
-from real_vllm_server import START_SECONDS, Server, until
+from real_vllm_server import START_SECONDS, Checks, Server, stop, until
 
 # Fewer are enough for a first look.
 REQUESTS = int(os.environ.get("REQUESTS", 12))
@@ -30,14 +29,10 @@ def failed_pulls():
     return sum(float(it.rsplit(" ", 1)[1]) for it in page() if it.startswith('maitre_pulls_total{outcome="failed"}'))
 
 
-class Check:
+class Check(Checks):
     def __init__(self, model, servers):
+        super().__init__()
         self.model, self.servers = model, servers
-        self.rng, self.bad = random.Random(time.time_ns()), 0
-
-    def judge(self, what, is_right, told):
-        self.bad += not is_right
-        print(f"{time.strftime('%H:%M:%S')} {'ok   ' if is_right else 'WRONG'} {what}: {told}", flush=True)
 
     def computed(self, name):
         """A new prompt, the text that a server computes for it, and that server, which has stored it when this returns."""
@@ -130,9 +125,4 @@ def main(maitre, model, *rest):
         print(f"{check.bad} of the checks failed")
         return 1 if check.bad else 0
     finally:
-        if router:
-            router.kill()
-            router.wait()
-        for server in servers:
-            if server.child:
-                server.kill()
+        stop(router, servers)

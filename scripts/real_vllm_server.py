@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import random
 import re
 import signal
 import subprocess
@@ -86,6 +87,27 @@ class Server:
                 continue
         self.child.wait()
         until(lambda: group_at(self.port) is None and not any(is_alive(it) for it in groups), 60, f"the server at {self.url} to be gone")
+
+
+class Checks:
+    """What was right, and how much was not."""
+
+    def __init__(self):
+        self.rng, self.bad = random.Random(time.time_ns()), 0
+
+    def judge(self, what, is_right, told):
+        self.bad += not is_right
+        print(f"{time.strftime('%H:%M:%S')} {'ok   ' if is_right else 'WRONG'} {what}: {told}", flush=True)
+
+
+def stop(router, servers):
+    """Ends the router and the servers, those that were started."""
+    if router:
+        router.kill()
+        router.wait()
+    for server in servers:
+        if server.child:
+            server.kill()
 
 
 def until(condition, seconds, what):
