@@ -464,6 +464,17 @@ const tests = {
     });
   },
 
+  async a_paused_list_keeps_its_rows_whatever_comes() {
+    // A phone shows twenty.
+    await shown({}, async (page) => {
+      await until("the list is full", async () => (await numbers(page)).length === 20);
+      await page.locator("#decisions-pause").click();
+      const before = await numbers(page);
+      await says(page, "#decisions-note", /Paused, ([3-9]\d|\d{3,}) new/);
+      assert.deepEqual(await numbers(page), before);
+    }, { visitor: { size: PHONE } });
+  },
+
   async failed_and_slow_decisions_can_be_looked_for() {
     await shown({}, async (page, mock) => {
       clearInterval(mock.timer);

@@ -57,7 +57,7 @@ export function start(opened) {
       filter[key] = event.target.value;
       rowsMax = ROWS_MAX;
       draw(true);
-      ask({}).catch(() => { /* The list stays; the head of the page says that the router is gone. */ });
+      load().catch(() => { /* The list stays; the head of the page says that the router is gone. */ });
     });
   }
   byId("decisions-pause").addEventListener("click", () => hold("pressed", !still.pressed));
@@ -123,6 +123,7 @@ export function forget() {
 /** The newest that the router keeps: at the start, and after the stream was lost. */
 export async function load() {
   await ask({});
+  draw(true);
 }
 
 async function ask(more) {
@@ -131,18 +132,17 @@ async function ask(more) {
   for (const [key, value] of Object.entries({ worker, why })) if (value !== "") query.set(key, value);
   const { decisions } = await call("GET", `decisions?${query}`);
   remember(decisions);
-  draw(true);
   return decisions.length;
 }
 
 async function older() {
   const button = byId("decisions-older");
-  const last = fitting().at(-1);
+  const oldest = Math.min(...rows.keys());
   button.disabled = true;
   try {
-    const found = await ask({ before: last.number });
+    const found = await ask({ before: oldest });
     rowsMax += found;
-    draw(true);
+    draw(false);
     if (found === 0) setText(button, "There are no older ones");
   } catch (error) {
     setText(button, `Show older ones (${error.message})`);
@@ -151,10 +151,11 @@ async function older() {
   }
 }
 
+/** Keeps these and forgets the oldest, but none that is shown: a list that stands still keeps its rows. */
 function remember(decisions) {
   for (const it of decisions) kept.set(it.number, it);
   if (kept.size <= KEPT_MAX) return;
-  const numbers = [...kept.keys()].sort((one, other) => one - other);
+  const numbers = [...kept.keys()].filter((it) => !rows.has(it)).sort((one, other) => one - other);
   for (const it of numbers.slice(0, kept.size - KEPT_MAX)) kept.delete(it);
 }
 
@@ -162,15 +163,16 @@ function remember(decisions) {
 function fitting() {
   const passes = (it) => (filter.worker === "" || String(it.worker) === filter.worker) && (filter.why === "" || it.why === filter.why)
     && SHOWN[filter.show].passes(it);
-  return [...kept.values()].filter(passes).sort((one, other) => other.number - one.number).slice(0, rowsMax);
+  return [...kept.values()].filter(passes).sort((one, other) => other.number - one.number);
 }
 
 function draw(anew) {
   const all = fitting();
   if (anew || !isStill()) shownFirst = Infinity;
   else if (shownFirst === Infinity) shownFirst = newestRow();
-  const shown = all.filter((it) => it.number <= shownFirst);
-  const news = all.length - shown.length;
+  const upToFirst = all.filter((it) => it.number <= shownFirst);
+  const news = all.length - upToFirst.length;
+  const shown = upToFirst.slice(0, rowsMax);
   const numbers = new Set(shown.map((it) => it.number));
   for (const number of rows.keys()) if (!numbers.has(number)) rows.delete(number);
   const elements = shown.map((it) => {
