@@ -19,12 +19,13 @@
 mod cache_ttl;
 pub(crate) mod held;
 pub(crate) mod lineage;
+mod memory;
 mod room;
 pub(crate) mod think;
 mod thunder;
 pub mod view;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use maitre_base::hash::{self, NumberMap};
@@ -34,6 +35,7 @@ use maitre_fleet::{Fleet, Wanted, WorkerSnapshot};
 use crate::cache::PromptChain;
 use held::{HeldCall, HeldCalls};
 use lineage::{Lineage, Mark};
+use memory::{IdleProgram, Memory, WorkerMemory};
 use room::Room;
 use think::ThinkTimes;
 use view::{HoldEnd, HoldTallies};
@@ -180,39 +182,13 @@ impl Program {
     }
 }
 
-/// The memory of one worker.
-#[derive(Clone, Debug, Default)]
-struct WorkerMemory {
-    /// Tokens of the programs that are resident.
-    tokens: u64,
-    /// Those of them that are idle with their tokens, those idle longest first, and by their size.
-    idle: BTreeMap<(Instant, ProgramId), u64>,
-    sizes: BTreeSet<(u64, ProgramId)>,
-}
-
-impl WorkerMemory {
-    fn begin_idle(&mut self, id: ProgramId, program: &Program) {
-        self.idle.insert((program.idle_since, id), program.tokens);
-        self.sizes.insert((program.tokens, id));
-    }
-
-    /// Called before its tokens change.
-    fn end_idle(&mut self, id: ProgramId, program: &Program) {
-        self.idle.remove(&(program.idle_since, id));
-        self.sizes.remove(&(program.tokens, id));
-    }
-}
-
 #[derive(Debug, Default)]
 pub(crate) struct Programs {
     settings: ProgramSettings,
     programs: NumberMap<Program>,
     /// Idle programs, those idle longest first.
     idle: BTreeSet<(Instant, ProgramId)>,
-    /// By worker.
-    memory: Vec<WorkerMemory>,
-    /// Tokens of resident programs, by tenant.
-    shares: NumberMap<u64>,
+    memory: Memory,
     pub(crate) held: HeldCalls,
     /// Since the last look at the held calls, of which none could go, memory was given back, a call came or left, or a tick
     /// passed. A look tries up to eight calls at every worker, and most events change nothing of that.
@@ -277,9 +253,9 @@ impl Programs {
         }
         self.idle.remove(&(program.idle_since, id));
         if let Some(worker) = program.worker {
-            memory_of(&mut self.memory, worker).end_idle(id, program);
+            self.memory.at(worker).end_idle(id, program);
             self.is_changed |= tokens < program.tokens;
-            resize((&mut self.memory, &mut self.shares), program, worker, (program.tokens, tokens));
+            self.memory.resize(program.tenant, worker, (program.tokens, tokens));
         }
         (program.tokens, program.wanted) = (tokens, call.wanted);
         program.mark = call.prompt.and_then(Mark::of);
@@ -335,7 +311,7 @@ impl Programs {
         self.unsettle(id);
         let Some(program) = self.programs.get_mut(&id.0) else { return };
         program.worker = Some(worker);
-        resize((&mut self.memory, &mut self.shares), program, worker, (0, program.tokens));
+        self.memory.resize(program.tenant, worker, (0, program.tokens));
         self.make_room(now, worker, fleet);
     }
 
@@ -344,10 +320,12 @@ impl Programs {
         let Some(capacity) = capacity(fleet, worker) else { return };
         let slope = fleet.worker(worker).map_or(0.0, |it| it.rates.prefill.slope);
         loop {
-            let before = memory_of(&mut self.memory, worker).tokens;
-            let Some(next) = self.gives_way(now, worker, slope).filter(|_| before > capacity) else { return };
+            let before = self.memory.used(worker);
+            let Some(next) = self.gives_way(now, worker, slope).filter(|_| before > capacity) else {
+                return;
+            };
             self.unsettle(next);
-            let after = memory_of(&mut self.memory, worker).tokens;
+            let after = self.memory.used(worker);
             debug_assert!(after < before, "an idle program had no memory");
             if after >= before {
                 return;
@@ -357,8 +335,8 @@ impl Programs {
 
     /// The idle program that gives way next at this worker, where computing a token takes so many seconds.
     fn gives_way(&self, now: Instant, worker: WorkerId, slope: f64) -> Option<ProgramId> {
-        let memory = self.memory.get(worker.index())?;
-        let (&(since, longest), &tokens) = memory.idle.first_key_value()?;
+        let memory = self.memory.get(worker)?;
+        let &IdleProgram { since, id: longest, tokens } = memory.idle.front()?;
         let is_kept = now.since(since) < self.keep(tokens as f64 * slope);
         let smallest =
             memory.sizes.first().filter(|_| is_kept && self.settings.rule == ProgramRule::WorkingSet);
@@ -370,8 +348,8 @@ impl Programs {
         let Some(program) = self.programs.get_mut(&id.0) else { return };
         let Some(worker) = program.worker.take() else { return };
         self.is_changed = true;
-        memory_of(&mut self.memory, worker).end_idle(id, program);
-        resize((&mut self.memory, &mut self.shares), program, worker, (program.tokens, 0));
+        self.memory.at(worker).end_idle(id, program);
+        self.memory.resize(program.tenant, worker, (program.tokens, 0));
     }
 
     /// A call of this program, if it is one, was placed at this worker.
@@ -401,9 +379,9 @@ impl Programs {
             self.idle.insert((now, id));
         }
         let Some(worker) = program.worker else { return };
-        resize((&mut self.memory, &mut self.shares), program, worker, (before, tokens));
+        self.memory.resize(program.tenant, worker, (before, tokens));
         if is_idle {
-            memory_of(&mut self.memory, worker).begin_idle(id, program);
+            self.memory.at(worker).begin_idle(id, program);
         }
         if matches!(self.settings.rule, ProgramRule::WorkingSet | ProgramRule::CacheTtl) {
             self.make_room(now, worker, fleet);
@@ -419,7 +397,7 @@ impl Programs {
             program.idle_since = now;
             self.idle.insert((now, id));
             if let Some(worker) = program.worker {
-                memory_of(&mut self.memory, worker).begin_idle(id, program);
+                self.memory.at(worker).begin_idle(id, program);
             }
         }
     }
@@ -430,11 +408,11 @@ impl Programs {
         for program in self.programs.values_mut() {
             program.last = program.last.filter(|&it| it != worker);
             if program.worker == Some(worker) {
-                resize((&mut self.memory, &mut self.shares), program, worker, (program.tokens, 0));
+                self.memory.resize(program.tenant, worker, (program.tokens, 0));
                 program.worker = None;
             }
         }
-        *memory_of(&mut self.memory, worker) = WorkerMemory::default();
+        *self.memory.at(worker) = WorkerMemory::default();
     }
 
     /// What others lose, in seconds, if this program, or a request of none, takes so many tokens at this worker. Those that have been
@@ -449,19 +427,20 @@ impl Programs {
         at: &WorkerSnapshot,
     ) -> f64 {
         let (worker, Some(room)) = (at.worker, at.room) else { return 0.0 };
-        let Some(memory) = self.memory.get(worker.index()) else { return 0.0 };
+        let Some(memory) = self.memory.get(worker) else { return 0.0 };
         if self.settings.rule != ProgramRule::WorkingSet {
             return 0.0;
         }
         let own = id.and_then(|it| self.programs.get(&it.0)).filter(|it| it.worker == Some(worker));
         let others = memory.tokens - own.map_or(0, |it| it.tokens).min(memory.tokens);
         let mut over = (others + tokens).saturating_sub(fillable(room.capacity)).min(others);
-        for (&(since, other), &other_tokens) in memory.idle.iter().take(GIVES_WAY_MAX) {
-            if over == 0 || now.since(since) < self.keep(other_tokens as f64 * at.prefill.slope) {
+        for idle in memory.idle.iter().take(GIVES_WAY_MAX) {
+            let reload = idle.tokens as f64 * at.prefill.slope;
+            if over == 0 || now.since(idle.since) < self.keep(reload) {
                 break;
             }
-            if Some(other) != id {
-                over = over.saturating_sub(other_tokens);
+            if Some(idle.id) != id {
+                over = over.saturating_sub(idle.tokens);
             }
         }
         DISPLACED * over as f64 * at.prefill.slope
@@ -495,11 +474,6 @@ impl Programs {
         }
     }
 
-    /// Tokens of a tenant's resident programs.
-    fn share(&self, tenant: TenantId) -> f64 {
-        self.shares.get(&tenant.0).copied().unwrap_or(0) as f64
-    }
-
     /// The next held call that may go, which is then in flight. Weights are those of tenants.
     pub(crate) fn release(
         &mut self,
@@ -515,7 +489,7 @@ impl Programs {
             self.force(call.program);
             return Some(self.end_hold(now, &call, HoldEnd::Waited));
         }
-        for call in self.held.next(now, |it| self.share(it) / weight(it)) {
+        for call in self.held.next(now, |it| self.memory.share(it) / weight(it)) {
             if self.admit(now, call.program, fleet) {
                 return Some(self.end_hold(now, &call, HoldEnd::Memory));
             }
@@ -559,29 +533,6 @@ impl Programs {
 fn thread(name: u64, prompt: Option<&PromptChain>) -> ProgramId {
     let block = prompt.and_then(|it| it.chain.iter().take(THREAD_BLOCK).next_back());
     ProgramId(hash::pair(name, block.map_or(0, |it| it.0)))
-}
-
-/// The tokens of a program at its worker change from the first number to the second.
-fn resize(
-    (memory, shares): (&mut Vec<WorkerMemory>, &mut NumberMap<u64>),
-    program: &Program,
-    worker: WorkerId,
-    (from, to): (u64, u64),
-) {
-    let resident = &mut memory_of(memory, worker).tokens;
-    *resident = resident.saturating_sub(from) + to;
-    let share = shares.entry(program.tenant.0).or_default();
-    *share = share.saturating_sub(from) + to;
-    if *share == 0 {
-        shares.remove(&program.tenant.0);
-    }
-}
-
-fn memory_of(memory: &mut Vec<WorkerMemory>, worker: WorkerId) -> &mut WorkerMemory {
-    if worker.index() >= memory.len() {
-        memory.resize_with(worker.index() + 1, WorkerMemory::default);
-    }
-    &mut memory[worker.index()]
 }
 
 /// The tokens that programs may fill at this worker; none if it has not said how much it holds.

@@ -52,11 +52,11 @@ impl Programs {
 
     fn opening(&self, now: Instant, program: &Program, worker: &Worker, capacity: Tokens) -> Opening {
         let keep = self.keep(program.tokens as f64 * worker.rates.prefill.slope);
-        let memory = self.memory.get(worker.id.index());
+        let memory = self.memory.get(worker.id);
         let resident = memory.map_or(0, |it| it.tokens);
         let free = self.admitted(capacity) as i64 - resident as i64;
-        let idle = memory.into_iter().flat_map(|it| &it.idle).take_while(|it| now.since(it.0.0) >= keep);
-        let mut gives_way = idle.map(|it| *it.1);
+        let idle = memory.into_iter().flat_map(|it| &it.idle).take_while(|it| now.since(it.since) >= keep);
+        let mut gives_way = idle.map(|it| it.tokens);
         let mut yielded = 0;
         while free + (yielded as i64) < program.tokens as i64 {
             let Some(tokens) = gives_way.next() else { break };

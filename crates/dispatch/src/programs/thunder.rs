@@ -9,8 +9,9 @@ use maitre_base::{Instant, WorkerId};
 use maitre_fleet::{Fleet, Wanted};
 
 use super::held::HeldCall;
+use super::memory::IdleProgram;
 use super::room::Room;
-use super::{Program, ProgramId, Programs, memory_of, resize};
+use super::{Program, ProgramId, Programs};
 
 const EVERY: Duration = Duration::from_secs(5);
 const PAUSE_ABOVE: f64 = 0.95;
@@ -45,7 +46,7 @@ impl Programs {
         let mut best: Option<(i64, WorkerId)> = None;
         for worker in fleet.workers().filter(|it| it.is_fit() && it.serves(program.wanted)) {
             let Some(capacity) = worker.capacity() else { return Some(Room::AsItIs) };
-            let used = self.memory.get(worker.id.index()).map_or(0, |it| it.tokens);
+            let used = self.memory.used(worker.id);
             let free = (capacity.0 as f64 * below) as i64 - used as i64;
             let fits = free >= program.tokens as i64 || used == 0;
             if fits && best.is_none_or(|it| it.0 < free) {
@@ -70,15 +71,19 @@ impl Programs {
         self.unsettle(id);
         if let Some(program) = self.programs.get_mut(&id.0) {
             (program.worker, program.is_paused) = (Some(worker), false);
-            resize((&mut self.memory, &mut self.shares), program, worker, (0, program.tokens));
+            self.memory.resize(program.tenant, worker, (0, program.tokens));
         }
     }
 
     /// Programs that have been idle for long have no memory.
     fn forget_ended(&mut self, now: Instant) {
-        let is_ended = |it: &&(Instant, ProgramId)| now.since(it.0) >= ENDED;
-        let ended: Vec<ProgramId> =
-            self.memory.iter().flat_map(|it| it.idle.keys().take_while(is_ended)).map(|it| it.1).collect();
+        let is_ended = |it: &&IdleProgram| now.since(it.since) >= ENDED;
+        let ended: Vec<ProgramId> = self
+            .memory
+            .workers()
+            .flat_map(|it| it.idle.iter().take_while(is_ended))
+            .map(|it| it.id)
+            .collect();
         ended.into_iter().for_each(|it| self.unsettle(it));
     }
 
@@ -90,11 +95,11 @@ impl Programs {
         self.swept = now;
         self.forget_ended(now);
         for (worker, capacity) in fleet.workers().filter_map(|it| Some((it.id, it.capacity()?.0 as f64))) {
-            let used = |it: &Programs| it.memory.get(worker.index()).map_or(0, |it| it.tokens) as f64;
+            let used = |it: &Programs| it.memory.used(worker) as f64;
             if used(self) <= PAUSE_ABOVE * capacity {
                 continue;
             }
-            let memory = memory_of(&mut self.memory, worker);
+            let memory = self.memory.at(worker);
             let smallest_first: Vec<ProgramId> = memory.sizes.iter().map(|it| it.1).collect();
             for id in smallest_first {
                 if used(self) <= PAUSE_TO * capacity {

@@ -237,7 +237,7 @@ impl Programs {
         let mut counts = ProgramCounts {
             known: self.programs.len() as u64,
             held_calls: self.held.len() as u64,
-            resident_tokens: self.memory.iter().map(|it| it.tokens).sum(),
+            resident_tokens: self.memory.workers().map(|it| it.tokens).sum(),
             held_longest: self.held.oldest().map_or(Duration::ZERO, |it| now.since(it.since)),
             ..ProgramCounts::default()
         };
@@ -251,7 +251,7 @@ impl Programs {
     }
 
     fn worker_programs(&self, worker: &Worker) -> WorkerPrograms {
-        let memory = self.memory.get(worker.id.index());
+        let memory = self.memory.get(worker.id);
         WorkerPrograms {
             worker: worker.id,
             programs: 0,
@@ -265,7 +265,7 @@ impl Programs {
         if self.held.is_empty() || most == 0 {
             return Vec::new();
         }
-        let places = self.held.places(|it| self.share(it) / (sight.weight)(it));
+        let places = self.held.places(|it| self.memory.share(it) / (sight.weight)(it));
         let summary = |call: &HeldCall| {
             let program = self.programs.get(&call.program.0);
             let held = sight.now.since(call.since);
@@ -316,7 +316,7 @@ impl Programs {
             ProgramRule::ThunderAgent => self.active_room(&program, sight.fleet).is_some(),
         };
         let ahead = || {
-            let share = |it: TenantId| self.share(it) / (sight.weight)(it);
+            let share = |it: TenantId| self.memory.share(it) / (sight.weight)(it);
             // `calls` counts this one once it has come.
             let program = Program { calls: program.calls.saturating_add(1), ..program };
             let call = self.held_call(RequestId(u64::MAX), (id, &program), sight.now);
@@ -334,8 +334,7 @@ impl Programs {
     fn roomiest(&self, wanted: Wanted, fleet: &Fleet) -> Option<(WorkerId, f64)> {
         let fit = fleet.workers().filter(|it| it.is_fit() && it.serves(wanted));
         let free = fit.filter_map(|it| {
-            let (memory, capacity) =
-                (self.memory.get(it.id.index()).map_or(0, |it| it.tokens), it.capacity()?.0);
+            let (memory, capacity) = (self.memory.used(it.id), it.capacity()?.0);
             let part = memory as f64 / capacity.max(1) as f64;
             Some((capacity as i64 - memory as i64, it.id, part))
         });
