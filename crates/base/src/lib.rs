@@ -20,7 +20,7 @@ pub use handoff::{Handoff, HandoffStyle, PrefillAnswer};
 pub use id::{ClassId, RequestId, TenantId, WorkerId};
 pub use kv::{KvEvent, StoredBlocks, Tier};
 pub use load::{AdapterSlot, EngineLoad, FreshLoad, Knee, KvRoom};
-pub use promise::{Promise, PromisedWork};
+pub use promise::{PrefillWork, Promise, PromisedWork};
 pub use recent::Recent;
 pub use rng::Rng;
 pub use role::Role;

@@ -18,7 +18,7 @@ use maitre_base::PromisedWork;
 
 pub(crate) const MAGIC: [u8; 2] = *b"Mr";
 /// Version of the wire format. Routers reject frames of other versions and log it.
-pub(crate) const VERSION: u8 = 1;
+pub(crate) const VERSION: u8 = 2;
 /// Maximum bytes per frame.
 pub(crate) const FRAME_MAX: usize = 256 * 1024;
 /// Maximum bytes of a router's name.

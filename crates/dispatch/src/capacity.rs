@@ -1,6 +1,6 @@
 //! How much more a worker can take, and how soon its first token would come.
 
-use maitre_base::{Promise, Tokens};
+use maitre_base::{PrefillWork, Promise, Tokens};
 use maitre_fleet::WorkerSnapshot;
 use maitre_queue::limits::{Caps, WorkerLimits};
 
@@ -11,19 +11,19 @@ const SAFETY_FACTOR: f64 = 1.2;
 
 /// An upper estimate, in seconds, of the time to the first token of a request with this much to prefill: what was promised
 /// before it, the wait for a sequence slot if all are taken, and its own prefill, times the safety factor.
-pub(crate) fn first_token_by(snapshot: &WorkerSnapshot, prefill: Tokens, limits: WorkerLimits) -> f64 {
+pub(crate) fn first_token_by(snapshot: &WorkerSnapshot, prefill: PrefillWork, limits: WorkerLimits) -> f64 {
     let requests = f64::from(snapshot.requests.max(1));
     let slot = match snapshot.requests >= limits.sequences {
         // Responses are half done on average, and the end of any of them frees a slot.
         true => snapshot.promised.decode.0 as f64 / requests / 2.0 * snapshot.decode.at(requests) / requests,
         false => 0.0,
     };
-    SAFETY_FACTOR * (snapshot.wait_seconds.max(0.0) + slot + snapshot.prefill.at(prefill.0 as f64))
+    SAFETY_FACTOR * (snapshot.wait_seconds.max(0.0) + slot + snapshot.prefill.at(prefill))
 }
 
 /// Whether a prompt takes longer than a usual first token of this worker. Such a prompt delays the first tokens of others.
-pub(crate) fn is_long(snapshot: &WorkerSnapshot, prefill: Tokens) -> bool {
-    prefill.0 as f64 > snapshot.knee.prefill_tokens
+pub(crate) fn is_long(snapshot: &WorkerSnapshot, prefill: PrefillWork) -> bool {
+    snapshot.prefill.plain_tokens(prefill) > snapshot.knee.prefill_tokens
 }
 
 /// A worker's limit, and the number of routers that share it.
@@ -43,7 +43,7 @@ impl Knee {
     /// below the limit again.
     pub(crate) fn is_above(self, snapshot: &WorkerSnapshot) -> bool {
         let Knee { limits, caps, routers } = self;
-        let promised = (snapshot.requests, snapshot.promised.prefill);
+        let promised = (snapshot.requests, snapshot.promised.prefill.tokens);
         is_less(promised, limits) && snapshot.promised.prefilling < limits.prefilling
             || routers > 1
                 && is_less(snapshot.ours, limits.times(1.0 / f64::from(routers)))
@@ -56,7 +56,7 @@ pub(crate) fn without(mut snapshot: WorkerSnapshot, promise: &Promise) -> Worker
     snapshot.requests = snapshot.requests.saturating_sub(1);
     snapshot.promised.prefilling = snapshot.promised.prefilling.saturating_sub(1);
     snapshot.promised.prefill -= promise.prefill;
-    snapshot.ours = (snapshot.ours.0.saturating_sub(1), snapshot.ours.1 - promise.prefill);
+    snapshot.ours = (snapshot.ours.0.saturating_sub(1), snapshot.ours.1 - promise.prefill.tokens);
     snapshot
 }
 
@@ -66,7 +66,8 @@ pub(crate) fn has_memory(snapshot: &WorkerSnapshot, promise: &Promise) -> bool {
     snapshot.promised.requests == 0
         || snapshot.room.is_none_or(|it| {
             let room = (it.capacity.0 as f64 * CACHE_FULL) as u64;
-            promise.prefill.0 > room || (snapshot.used + promise.prefill).0 <= room
+            let prefill = promise.prefill.tokens;
+            prefill.0 > room || (snapshot.used + prefill).0 <= room
         })
 }
 

@@ -14,6 +14,7 @@ pub(crate) mod strategies;
 pub(crate) mod survey;
 
 use maitre_base::{ClassId, Instant, Rng, Tokens, WorkerId};
+use maitre_fleet::attention::PrefillFit;
 use maitre_fleet::pulls::PullWatch;
 use maitre_fleet::rates::LinearFit;
 use maitre_fleet::{Barred, Fleet, ModelId, Wanted, WorkerSnapshot};
@@ -473,6 +474,12 @@ impl Placer {
     }
 }
 
-fn pace(prefill: LinearFit, decode: LinearFit) -> Pace {
-    Pace { floor: prefill.base, prefill_token: prefill.slope, step: decode.base, step_request: decode.slope }
+fn pace(prefill: PrefillFit, decode: LinearFit) -> Pace {
+    Pace {
+        floor: prefill.base,
+        prefill_token: prefill.slope,
+        prefill_attended: prefill.attention,
+        step: decode.base,
+        step_request: decode.slope,
+    }
 }

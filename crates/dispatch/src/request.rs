@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use maitre_base::{ClassId, Instant, PrefillAnswer, Promise, RequestId, TenantId, Tokens, WorkerId};
+use maitre_base::{
+    ClassId, Instant, PrefillAnswer, PrefillWork, Promise, RequestId, TenantId, Tokens, WorkerId,
+};
 use maitre_fleet::estimate::{Decodes, Size};
 use maitre_fleet::pulls::PullWatch;
 use maitre_fleet::{Barred, ModelId, Wanted};
@@ -111,10 +113,10 @@ pub(crate) struct Attempt {
     pub(crate) worker: WorkerId,
     pub(crate) promise: Promise,
     pub(crate) placed_at: Instant,
-    /// Tokens to prefill before its first token: those ahead of it, and its own.
-    pub(crate) prefill_ahead: u64,
-    /// Its own part of those.
-    pub(crate) prefill: Tokens,
+    /// What is prefilled before its first token: what is ahead of it, and its own.
+    pub(crate) prefill_ahead: PrefillWork,
+    /// Its own part of that.
+    pub(crate) prefill: PrefillWork,
     pub(crate) prediction: Option<Prediction>,
     /// The adapter that it holds there. Kept, since which models are adapters may change while it is in flight.
     pub(crate) adapter: Option<ModelId>,
@@ -152,8 +154,8 @@ pub(crate) struct PrefillLeg {
     pub(crate) worker: WorkerId,
     pub(crate) promise: Promise,
     pub(crate) placed_at: Instant,
-    /// Tokens to prefill there before the answer: those ahead of it, and its own.
-    pub(crate) prefill_ahead: u64,
+    /// What is prefilled there before the answer: what is ahead of it, and its own.
+    pub(crate) prefill_ahead: PrefillWork,
     pub(crate) prediction: Option<Prediction>,
     /// Tokens that the decode worker fetches.
     pub(crate) fetches: Tokens,

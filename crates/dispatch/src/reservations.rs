@@ -60,7 +60,7 @@ impl Reservations {
     pub(crate) fn remove(&mut self, class: ClassId, reservation: &Reservation) {
         let Reservation { worker, promise, .. } = *reservation;
         let it = &mut self.at_mut(worker).classes[class.index()];
-        debug_assert!(it.requests > 0 && it.prefill >= promise.prefill, "removed more than was added");
+        debug_assert!(it.requests > 0 && it.prefill.contains(promise.prefill), "removed more than was added");
         *it = PromisedWork {
             requests: it.requests.saturating_sub(1),
             prefilling: it.prefilling.saturating_sub(1),
@@ -125,7 +125,7 @@ fn work(promise: &Promise) -> PromisedWork {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use maitre_base::Tokens;
+    use maitre_base::{PrefillWork, Tokens};
 
     #[test]
     fn reservations_of_lower_classes_do_not_count() {
@@ -134,7 +134,7 @@ mod tests {
             is_kept: true,
             worker,
             why: Why::Cached,
-            promise: Promise { prefill: Tokens(prefill), ..Promise::default() },
+            promise: Promise { prefill: PrefillWork::whole(Tokens(prefill)), ..Promise::default() },
             since: Instant::ZERO,
             patience: Duration::ZERO,
             prediction: None,
@@ -143,8 +143,8 @@ mod tests {
         all.add(ClassId(0), &of(100));
         all.add(ClassId(2), &of(10_000));
         let above = all.at(worker, ClassId(1));
-        assert_eq!((above.requests, above.prefill), (1, Tokens(100)));
-        assert_eq!(all.at(worker, ClassId(2)).prefill, Tokens(10_100));
+        assert_eq!((above.requests, above.prefill.tokens), (1, Tokens(100)));
+        assert_eq!(all.at(worker, ClassId(2)).prefill.tokens, Tokens(10_100));
         assert_eq!(all.at(WorkerId(9), ClassId(2)), PromisedWork::default());
         all.remove(ClassId(2), &of(10_000));
         all.remove(ClassId(0), &of(100));

@@ -58,13 +58,13 @@ impl Scaling {
         }
     }
 
-    /// A request was placed; so much of its prompt is to be computed. Its first placement counts.
-    pub(crate) fn placed(&mut self, now: Instant, request: &PendingRequest, prefill_tokens: u64) {
+    /// A request was placed; so much of its prompt is to be computed, in plain tokens. Its first placement counts.
+    pub(crate) fn placed(&mut self, now: Instant, request: &PendingRequest, plain_tokens: u64) {
         if request.ask.attempt > 0 || !request.recalled.is_empty() {
             return;
         }
         if let Some(scaler) = self.scaler(request.pool) {
-            scaler.placed(now, request.ask.prefill.0, prefill_tokens);
+            scaler.placed(now, request.ask.prefill.0, plain_tokens);
         }
     }
 

@@ -511,7 +511,7 @@ impl Scheduler {
         pool.flow.drain.observe(context.now, entry.cost);
         let decode = request.ask.decode.0 as f64;
         let Some(attempt) = request.attempt_mut() else { return };
-        let cost = attempt.promise.prefill.0 as f64 + decode * decode_weight(context.fleet.rates());
+        let cost = attempt.promise.prefill.tokens.0 as f64 + decode * decode_weight(context.fleet.rates());
         attempt.charged = Some(cost);
         pool.queue.correct(entry.tenant, entry.weight, cost - entry.cost);
     }

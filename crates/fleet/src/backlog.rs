@@ -3,7 +3,9 @@
 //! Every promise is released exactly once, however its request ends. A sum below zero is a bug and stops a debug
 //! build.
 
-use maitre_base::{Instant, Promise, PromisedWork, Tokens};
+use maitre_base::{Instant, PrefillWork, Promise, PromisedWork};
+
+use crate::attention::PrefillFit;
 
 /// Work promised to one worker, by this router or by all others. Other routers send only the sums; `progress` follows
 /// from how those change.
@@ -28,19 +30,22 @@ impl Backlog {
 
     /// The first token is out, so the prefill is done. Removes it from the sums and from the caller's promise.
     pub fn prefilled(&mut self, now: Instant, promise: &mut Promise) {
-        debug_assert!(self.work.prefill >= promise.prefill, "prefilled more than was promised");
+        debug_assert!(self.work.prefill.contains(promise.prefill), "prefilled more than was promised");
         debug_assert!(!promise.prefilled, "prefilled twice");
         self.work.prefilling = self.work.prefilling.saturating_sub(1);
         self.progress = now;
         self.work.prefill -= promise.prefill;
-        promise.prefill = Tokens::ZERO;
+        promise.prefill = PrefillWork::ZERO;
         promise.prefilled = true;
     }
 
     pub fn release(&mut self, promise: Promise) {
         let work = &mut self.work;
         debug_assert!(work.requests > 0, "released a promise that was never made");
-        debug_assert!(work.prefill >= promise.prefill && work.decode >= promise.decode, "released too much");
+        debug_assert!(
+            work.prefill.contains(promise.prefill) && work.decode >= promise.decode,
+            "released too much"
+        );
         work.requests = work.requests.saturating_sub(1);
         work.prefilling = work.prefilling.saturating_sub(u32::from(!promise.prefilled));
         work.prefill -= promise.prefill;
@@ -55,7 +60,7 @@ impl Backlog {
     /// begins or the prefill shrank.
     pub fn update(&mut self, now: Instant, work: PromisedWork) {
         let begins = self.work.prefilling == 0 && work.prefilling > 0;
-        let shrank = work.prefilling < self.work.prefilling || work.prefill < self.work.prefill;
+        let shrank = work.prefilling < self.work.prefilling || !work.prefill.contains(self.work.prefill);
         let progress = match (work.requests, begins || shrank) {
             (0, _) => Instant::ZERO,
             (_, true) => now,
@@ -70,15 +75,15 @@ impl Backlog {
         Backlog { work: self.work.plus(&other.work), progress: self.progress.max(other.progress) }
     }
 
-    /// Seconds until the promised prefill is done, at `prefill_token` seconds a token.
+    /// Seconds until the promised prefill is done.
     ///
     /// Engines prefill in order of arrival, so the time since the last progress went into the first request. Only the
     /// sums are kept: assume that the first request has the mean size.
-    pub fn wait_seconds(&self, now: Instant, prefill_token: f64) -> f64 {
+    pub fn wait_seconds(&self, now: Instant, prefill: &PrefillFit) -> f64 {
         if self.work.prefilling == 0 {
             return 0.0;
         }
-        let all = self.work.prefill.0 as f64 * prefill_token;
+        let all = prefill.seconds(self.work.prefill);
         let first = all / f64::from(self.work.prefilling);
         all - now.since(self.progress).as_secs_f64().min(first)
     }
@@ -87,10 +92,16 @@ impl Backlog {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use maitre_base::Tokens;
 
     fn promise(prefill: u64, decode: u64) -> Promise {
         let context = Tokens(prefill + decode);
-        Promise { prefill: Tokens(prefill), decode: Tokens(decode), context, prefilled: false }
+        Promise {
+            prefill: PrefillWork::whole(Tokens(prefill)),
+            decode: Tokens(decode),
+            context,
+            prefilled: false,
+        }
     }
 
     #[test]
@@ -103,7 +114,7 @@ mod tests {
         let expected = PromisedWork {
             requests: 2,
             prefilling: 1,
-            prefill: Tokens(5),
+            prefill: PrefillWork::whole(Tokens(5)),
             decode: Tokens(7),
             context: Tokens(112),
         };
@@ -119,7 +130,7 @@ mod tests {
         let sums = |requests: u32, prefilling: u32, prefill: u64| PromisedWork {
             requests,
             prefilling,
-            prefill: Tokens(prefill),
+            prefill: PrefillWork::whole(Tokens(prefill)),
             ..PromisedWork::default()
         };
         let mut backlog = Backlog::default();
@@ -146,11 +157,12 @@ mod tests {
         for _ in 0..4 {
             backlog.make(start, promise(1_000, 0));
         }
-        let wait = |millis, backlog: &Backlog| backlog.wait_seconds(Instant::from_millis(millis), 1e-3);
+        let fit = PrefillFit::new(0.5, 1e-3, 0.0);
+        let wait = |millis, backlog: &Backlog| backlog.wait_seconds(Instant::from_millis(millis), &fit);
         assert_eq!(wait(1_000, &backlog), 4.0);
         assert_eq!(wait(1_500, &backlog), 3.5);
         // However late it is, the other prefills have not begun.
         assert_eq!(wait(60_000, &backlog), 3.0);
-        assert_eq!(Backlog::default().wait_seconds(start, 1e-3), 0.0);
+        assert_eq!(Backlog::default().wait_seconds(start, &fit), 0.0);
     }
 }

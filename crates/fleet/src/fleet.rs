@@ -7,9 +7,11 @@ use std::time::Duration;
 
 use maitre_base::hash::{self, NumberMap};
 use maitre_base::{
-    AdapterSlot, EngineLoad, FreshLoad, Instant, Knee, KvRoom, Promise, PromisedWork, Tokens, WorkerId,
+    AdapterSlot, EngineLoad, FreshLoad, Instant, Knee, KvRoom, PrefillWork, Promise, PromisedWork, Tokens,
+    WorkerId,
 };
 
+use crate::attention::{Attention, PrefillFit};
 use crate::backlog::Backlog;
 use crate::estimate::Estimate;
 use crate::health::{self, Evidence, HealthState, MayEject};
@@ -63,12 +65,12 @@ pub struct WorkerSnapshot {
     pub ours: (u32, Tokens),
     /// Its weight, scaled down while it warms up.
     pub share: f64,
-    /// Seconds to the first token by tokens to prefill, and between tokens by requests.
-    pub prefill: LinearFit,
+    /// Seconds to the first token by the work to prefill, and between tokens by requests.
+    pub prefill: PrefillFit,
     pub decode: LinearFit,
     /// The same, faded to the fleet's for lack of evidence, if it is idle and they have. A worker that has requests is
     /// about to show its rates.
-    pub faded: Option<(LinearFit, LinearFit)>,
+    pub faded: Option<(PrefillFit, LinearFit)>,
     /// The load at which its latency starts to rise.
     pub knee: Knee,
     pub wait_seconds: f64,
@@ -79,6 +81,18 @@ pub struct WorkerSnapshot {
     pub idle: Duration,
     pub reported: FreshLoad,
     pub adapter: AdapterSlot,
+}
+
+impl WorkerSnapshot {
+    /// What the worker prefills before a request that comes now.
+    pub fn prefill_ahead(&self) -> PrefillWork {
+        let promised = self.prefill.seconds(self.promised.prefill);
+        if promised > 0.0 {
+            return self.promised.prefill.times(self.wait_seconds / promised);
+        }
+        // It is silent for another reason, which counts as work.
+        PrefillWork { tokens: Tokens((self.wait_seconds / self.prefill.slope) as u64), attended: 0 }
+    }
 }
 
 /// A worker's health state changed.
@@ -119,6 +133,7 @@ pub struct Fleet {
     /// Model numbers by the hashes of their names.
     hashes: NumberMap<ModelId>,
     rates: Rates,
+    attention: Attention,
     knee_estimator: KneeEstimator,
     knee: Knee,
     mean: MeanLoad,
@@ -348,6 +363,7 @@ impl Fleet {
     /// Ends ramps that are over, and updates the rates of idle workers and the knees.
     pub fn settle(&mut self, now: Instant, changes: &mut Vec<HealthChange>) {
         let settings = self.settings;
+        self.rates.attend(self.attention.part());
         let fleet = self.rates;
         self.log.note_all();
         self.knee = self.knee_estimator.knee(&self.knee_estimator);
@@ -420,11 +436,11 @@ impl Fleet {
     pub fn prefilled(&mut self, now: Instant, worker: WorkerId, promise: &mut Promise) {
         match self.worker_mut(worker) {
             Some(it) if !promise.prefilled => {
-                it.prefilled += promise.prefill;
+                it.prefilled += Tokens(it.rates.prefill.plain_tokens(promise.prefill) as u64);
                 it.began = now;
                 it.promised.prefilled(now, promise);
             }
-            _ => promise.prefill = Tokens::ZERO,
+            _ => promise.prefill = PrefillWork::ZERO,
         }
     }
 
@@ -451,15 +467,17 @@ impl Fleet {
         }
     }
 
-    /// A first token came `took` after its request was placed, with `tokens` to prefill before it.
-    pub fn learn_first_token(&mut self, now: Instant, worker: WorkerId, tokens: u64, took: Duration) {
+    /// A first token came `took` after its request was placed, with this much to prefill before it.
+    pub fn learn_first_token(&mut self, now: Instant, worker: WorkerId, work: PrefillWork, took: Duration) {
         let (usual, _) = Rates::usual();
-        self.rates.first_token(tokens, took, usual);
-        self.knee_estimator.first_token(tokens, took);
+        let plain_tokens = self.rates.prefill.plain_tokens(work);
+        self.attention.learn(work, self.rates.tame_first_token(work, took.as_secs_f64()));
+        self.rates.first_token(work, took, usual);
+        self.knee_estimator.first_token(plain_tokens, took);
         let fleet = self.rates;
         if let Some(it) = self.worker_mut(worker) {
-            it.knee_estimator.first_token(tokens, took);
-            it.rates.first_token_beside(&fleet, now, tokens, took);
+            it.knee_estimator.first_token(plain_tokens, took);
+            it.rates.first_token_beside(&fleet, now, work, took);
         }
     }
 

@@ -103,9 +103,9 @@ pub struct KneeEstimator {
 }
 
 impl KneeEstimator {
-    /// A first token came `took` after its request was placed, with `tokens` to prefill before it.
-    pub fn first_token(&mut self, tokens: u64, took: Duration) {
-        self.first_token.see(tokens as f64, took.as_secs_f64());
+    /// A first token came `took` after its request was placed, with so much to prefill before it, in plain tokens.
+    pub fn first_token(&mut self, tokens: f64, took: Duration) {
+        self.first_token.see(tokens, took.as_secs_f64());
     }
 
     /// For a while steps took this long, with this many requests in them and this many tokens to prefill in
@@ -211,7 +211,7 @@ mod tests {
         let spell = |crowd: u32, prefill: f64| 5e-3 + 1e-4 * f64::from(crowd) + 2e-5 * prefill;
         for turn in 0..80 {
             let tokens = 100 << (turn % 8);
-            knee_estimator.first_token(tokens, Duration::from_secs_f64(0.03 + 2e-5 * tokens as f64));
+            knee_estimator.first_token(tokens as f64, Duration::from_secs_f64(0.03 + 2e-5 * tokens as f64));
         }
         for turn in 0..400 {
             // Few requests when all have just arrived and much is prefilled; many when little is.

@@ -2,6 +2,7 @@
 //! that carry their own time; nothing here does I/O.
 
 pub mod adapters;
+pub mod attention;
 pub mod backlog;
 mod barred;
 pub mod estimate;

@@ -1,7 +1,7 @@
 //! How fast a worker is, learned from when first tokens came and how fast tokens followed.
 //!
 //! Both are linear. A first token takes a base time plus a time for each token to prefill before it, ours and
-//! those promised earlier; a step takes a base time plus a time for each request in it. So a rate is a
+//! those promised earlier, and for what those attend to (see `attention`); a step takes a base time plus a time for each request in it. So a rate is a
 //! weighted regression kept as five decaying sums: half of the weight is the last few dozen observations.
 //! Each worker's fit has the fleet's fit as a prior, and the fleet's has the usual figures of engines: a new
 //! worker is priced like its neighbours, and an idle one stays sane.
@@ -23,13 +23,14 @@
 //! observations instead of 34, take queues, long prefills and full caches for slow workers. They cost 7 to 48 % of mean
 //! TTFT, in geometric mean over the ranked workloads.
 //!
-//! Left out: that prefill grows slightly faster than its length, and that other requests' prefills stretch
-//! shared steps. Both end up in the slopes, for the current mix of prompts.
+//! Left out: that other requests' prefills stretch shared steps. That ends up in the slopes, for the current mix of
+//! prompts.
 
 use std::time::Duration;
 
-use maitre_base::Instant;
+use maitre_base::{Instant, PrefillWork};
 
+use crate::attention::{self, PrefillFit};
 use crate::staleness::{Staleness, UNLIKE, is_unlike};
 
 /// Weight left of an observation after the next one: half after 34.
@@ -72,10 +73,22 @@ impl LinearFit {
         LinearFit { base: mix(self.base, to.base), slope: mix(self.slope, to.slope) }
     }
 
+    /// A fit by plain tokens, where attending to a token takes this part of computing one.
+    const fn attending(self, part: f64) -> PrefillFit {
+        PrefillFit::new(self.base, self.slope, part)
+    }
+
     /// Whether the fit is usable: one from another router may be anything.
     fn is_sane(&self) -> bool {
         let is_time = |it: f64| (0.0..MOST_SECONDS).contains(&it);
         is_time(self.base) && is_time(self.slope) && self.slope > 0.0
+    }
+}
+
+impl PrefillFit {
+    /// The fit by tokens that attend to nothing.
+    pub fn by_plain_tokens(&self) -> LinearFit {
+        LinearFit { base: self.base, slope: self.slope }
     }
 }
 
@@ -125,8 +138,9 @@ impl LinearRegression {
     /// length do not show a slope. With the fleet's own as prior, a worker five times slower than the fleet was taken for
     /// 22 % faster than it is at twice the lengths seen.
     fn lean(&self, fleet: &Rates) -> Lean {
-        let few = LEAN * fleet.prefill.at(FIRST_TOKEN_SPAN);
-        Lean { fit: self.slowed(fleet.prefill, few), weight: LEAN }
+        let usual = fleet.prefill.by_plain_tokens();
+        let few = LEAN * usual.at(FIRST_TOKEN_SPAN);
+        Lean { fit: self.slowed(usual, few), weight: LEAN }
     }
 
     /// Another fit, as much slower as these points are; `few` seconds as fast as it count beside them.
@@ -184,10 +198,12 @@ pub struct Rates {
     expected: f64,
     /// Of a worker: how often its steps were observed.
     steps: u32,
-    /// Seconds to the first token, by tokens to prefill.
-    pub prefill: LinearFit,
+    /// Seconds to the first token, by the work to prefill.
+    pub prefill: PrefillFit,
     /// Seconds between tokens, by requests that share the step.
     pub decode: LinearFit,
+    /// What attending to a token takes, as a part of computing one. The fleet's.
+    pub(crate) attention: f64,
     /// First tokens that were observed here, not reported by others.
     own: u32,
     /// Of a worker: how old its last first token and its last steps are.
@@ -203,8 +219,9 @@ impl Default for Rates {
             seen: 0.0,
             expected: 0.0,
             steps: 0,
-            prefill: FIRST_TOKEN,
+            prefill: FIRST_TOKEN.attending(attention::USUAL),
             decode: STEP,
+            attention: attention::USUAL,
             own: 0,
             first_token_age: Staleness::default(),
             step_age: Staleness::default(),
@@ -218,28 +235,41 @@ impl Rates {
         self.first_token.weight >= LEAN
     }
 
-    /// A first token came after `seconds` somewhere in the fleet, with this many tokens to prefill before it.
-    pub fn first_token(&mut self, tokens: u64, took: Duration, lean: Lean) {
-        let tokens = tokens as f64;
+    /// A first token came after `took` somewhere in the fleet, with this much to prefill before it.
+    pub fn first_token(&mut self, work: PrefillWork, took: Duration, lean: Lean) {
         self.own = self.own.saturating_add(1);
-        self.first_token.learn(MEMORY, tokens, tame(took.as_secs_f64(), self.prefill.at(tokens)));
-        self.prefill = self.first_token.fit(lean, FIRST_TOKEN_SPAN);
+        self.learn_first_token(work, took.as_secs_f64());
+        self.fit_first_token(lean);
+    }
+
+    /// The time until a first token, as far as it is believed.
+    pub(crate) fn tame_first_token(&self, work: PrefillWork, seconds: f64) -> f64 {
+        tame(seconds, self.prefill.at(work))
+    }
+
+    fn learn_first_token(&mut self, work: PrefillWork, seconds: f64) {
+        let seconds = self.tame_first_token(work, seconds);
+        self.first_token.learn(MEMORY, self.prefill.plain_tokens(work), seconds);
+    }
+
+    fn fit_first_token(&mut self, lean: Lean) {
+        self.prefill = self.first_token.fit(lean, FIRST_TOKEN_SPAN).attending(self.attention);
     }
 
     /// The same, at a worker of this fleet.
-    pub fn first_token_beside(&mut self, fleet: &Rates, now: Instant, tokens: u64, took: Duration) {
-        let (tokens, seconds) = (tokens as f64, took.as_secs_f64());
+    pub fn first_token_beside(&mut self, fleet: &Rates, now: Instant, work: PrefillWork, took: Duration) {
+        let seconds = took.as_secs_f64();
         self.own = self.own.saturating_add(1);
-        let usual = fleet.prefill.at(tokens);
-        let expected = self.prefill.at(tokens);
+        let usual = fleet.prefill.at(work);
+        let expected = self.prefill.at(work);
         if self.first_token_age.is_disproved(seconds, expected, usual) {
             self.forget_if(is_unlike(expected, usual, UNLIKE));
             self.first_token = LinearRegression::default();
             self.lean(fleet);
         }
-        self.first_token.learn(MEMORY, tokens, tame(seconds, self.prefill.at(tokens)));
-        self.prefill = self.first_token.fit(self.first_token.lean(fleet), FIRST_TOKEN_SPAN);
-        self.first_token_age.refresh(now, fleet.own, is_unlike(self.prefill.at(tokens), usual, UNLIKE));
+        self.learn_first_token(work, seconds);
+        self.fit_first_token(self.first_token.lean(fleet));
+        self.first_token_age.refresh(now, fleet.own, is_unlike(self.prefill.at(work), usual, UNLIKE));
     }
 
     /// The tokens of an answer came this far apart, among this many requests, somewhere in the fleet.
@@ -287,7 +317,7 @@ impl Rates {
     }
 
     /// The rates of an idle worker, as far as they have faded to the fleet's for lack of evidence.
-    pub fn faded(&self, now: Instant, fleet: &Rates) -> Option<(LinearFit, LinearFit)> {
+    pub fn faded(&self, now: Instant, fleet: &Rates) -> Option<(PrefillFit, LinearFit)> {
         let first_token = self.first_token_age.faded(now, fleet.own);
         let step = self.step_age.faded(now, fleet.own);
         let rates =
@@ -309,13 +339,14 @@ impl Rates {
 
     /// Updates the prior, which changes while this worker is idle.
     pub fn lean(&mut self, fleet: &Rates) {
-        self.prefill = self.first_token.fit(self.first_token.lean(fleet), FIRST_TOKEN_SPAN);
+        self.attention = fleet.attention;
+        self.fit_first_token(self.first_token.lean(fleet));
         self.compare(fleet.decode);
     }
 
     /// What to send to other routers: only what was learned from answers seen here.
     pub fn to_tell(&self) -> Option<(LinearFit, LinearFit)> {
-        (self.own >= TOLD_FROM).then_some((self.prefill, self.decode))
+        (self.own >= TOLD_FROM).then_some((self.prefill.by_plain_tokens(), self.decode))
     }
 
     /// Applies another router's rates of this worker, as long as nothing was observed here; replaces earlier
@@ -332,7 +363,8 @@ impl Rates {
         self.lean(fleet);
         let is_unlike =
             |own: LinearFit, usual: LinearFit, at: f64| is_unlike(own.at(at), usual.at(at), UNLIKE);
-        let first_token = is_unlike(self.prefill, fleet.prefill, FIRST_TOKEN_SPAN);
+        let [own, usual] = [self, fleet].map(|it| it.prefill.by_plain_tokens());
+        let first_token = is_unlike(own, usual, FIRST_TOKEN_SPAN);
         self.first_token_age.refresh(now, fleet.own, first_token);
         self.step_age.refresh(now, fleet.own, is_unlike(self.decode, fleet.decode, STEP_SPAN));
     }
@@ -348,8 +380,14 @@ impl Rates {
             self.step.learn(MEMORY, requests, decode.at(requests));
         }
         let (first_token, step) = Rates::usual();
-        self.prefill = self.first_token.fit(first_token, FIRST_TOKEN_SPAN);
+        self.fit_first_token(first_token);
         self.decode = self.step.fit(step, STEP_SPAN);
+    }
+
+    /// Attending to a token takes this part of computing one, from now on.
+    pub(crate) fn attend(&mut self, part: f64) {
+        self.attention = part;
+        self.prefill = self.prefill.by_plain_tokens().attending(part);
     }
 
     /// The prior of the fleet's own rates.
@@ -366,7 +404,12 @@ pub(crate) fn tame(seen: f64, expected: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use maitre_base::Rng;
+    use maitre_base::{Rng, Tokens};
+
+    /// So many tokens that attend to nothing.
+    fn plain(tokens: u64) -> PrefillWork {
+        PrefillWork { tokens: Tokens(tokens), attended: 0 }
+    }
 
     fn seconds(value: f64) -> Duration {
         Duration::from_secs_f64(value)
@@ -383,7 +426,7 @@ mod tests {
             if wild > 0 && number % wild == 0 {
                 took *= 100.0;
             }
-            rates.first_token(tokens, seconds(took), Rates::usual().0);
+            rates.first_token(plain(tokens), seconds(took), Rates::usual().0);
         }
         rates
     }
@@ -399,7 +442,7 @@ mod tests {
         for truth in [LinearFit { base: 0.05, slope: 15e-6 }, LinearFit { base: 0.2, slope: 400e-6 }] {
             let rates = learn(truth, 100, 0);
             check_near(rates.prefill.slope, truth.slope, 0.15);
-            check_near(rates.prefill.at(4_000.0), truth.at(4_000.0), 0.1);
+            check_near(rates.prefill.at(plain(4_000)), truth.at(4_000.0), 0.1);
         }
     }
 
@@ -407,16 +450,16 @@ mod tests {
     fn one_wild_observation_in_fifty_does_little() {
         let truth = LinearFit { base: 0.05, slope: 100e-6 };
         let rates = learn(truth, 300, 50);
-        check_near(rates.prefill.at(4_000.0), truth.at(4_000.0), 0.35);
+        check_near(rates.prefill.at(plain(4_000)), truth.at(4_000.0), 0.35);
     }
 
     #[test]
     fn a_tenfold_slowdown_is_learned_in_a_few_dozen_answers() {
         let mut rates = learn(LinearFit { base: 0.02, slope: 50e-6 }, 200, 0);
         for _ in 0..60 {
-            rates.first_token(4_000, seconds(10.0 * (0.02 + 0.2)), Rates::usual().0);
+            rates.first_token(plain(4_000), seconds(10.0 * (0.02 + 0.2)), Rates::usual().0);
         }
-        assert!(rates.prefill.at(4_000.0) > 1.2, "{:?}", rates.prefill);
+        assert!(rates.prefill.at(plain(4_000)) > 1.2, "{:?}", rates.prefill);
     }
 
     #[test]
@@ -424,7 +467,7 @@ mod tests {
         let fleet = learn(LinearFit { base: 0.1, slope: 500e-6 }, 200, 0);
         let mut new = Rates::default();
         new.lean(&fleet);
-        check_near(new.prefill.at(4_000.0), fleet.prefill.at(4_000.0), 0.01);
+        check_near(new.prefill.at(plain(4_000)), fleet.prefill.at(plain(4_000)), 0.01);
     }
 
     #[test]
@@ -440,17 +483,22 @@ mod tests {
             other.hear(Instant::ZERO, &fleet, (slow, slow_step));
         }
         assert!(fleet.is_learned() && one.is_learned());
-        check_near(one.prefill.at(4_000.0), fast.at(4_000.0), 0.6);
-        check_near(other.prefill.at(4_000.0), slow.at(4_000.0), 0.15);
+        check_near(one.prefill.at(plain(4_000)), fast.at(4_000.0), 0.6);
+        check_near(other.prefill.at(plain(4_000)), slow.at(4_000.0), 0.15);
         check_near(other.decode.at(32.0), slow_step.at(32.0), 0.25);
         assert!(one.prefill.slope < other.prefill.slope / 2.0 && one.decode.base < other.decode.base / 2.0);
         assert_eq!((one.to_tell(), fleet.to_tell()), (None, None), "hearsay is not passed on");
         // The worker is really twice as slow as reported.
         for number in 0..150 {
             let tokens = 500 + 100 * (number % 40);
-            one.first_token_beside(&fleet, Instant::ZERO, tokens, seconds(2.0 * fast.at(tokens as f64)));
+            one.first_token_beside(
+                &fleet,
+                Instant::ZERO,
+                plain(tokens),
+                seconds(2.0 * fast.at(tokens as f64)),
+            );
         }
-        check_near(one.prefill.at(4_000.0), 2.0 * fast.at(4_000.0), 0.2);
+        check_near(one.prefill.at(plain(4_000)), 2.0 * fast.at(4_000.0), 0.2);
         assert!(one.to_tell().is_some());
         let before = one;
         one.hear(Instant::ZERO, &fleet, (slow, slow_step));
@@ -475,9 +523,9 @@ mod tests {
     fn prompts_of_one_size_leave_a_slope() {
         let mut rates = Rates::default();
         for _ in 0..500 {
-            rates.first_token(1_000, seconds(0.3), Rates::usual().0);
+            rates.first_token(plain(1_000), seconds(0.3), Rates::usual().0);
         }
-        check_near(rates.prefill.at(1_000.0), 0.3, 0.1);
+        check_near(rates.prefill.at(plain(1_000)), 0.3, 0.1);
         assert!(rates.prefill.slope > 0.0 && rates.prefill.base >= 0.0);
     }
 
@@ -510,21 +558,21 @@ mod tests {
                 pair.fleet_answers(1);
                 pair.worker_answers(10.0);
             }
-            check_near(pair.worker.prefill.at(1_000.0), 10.0 * USUAL.at(1_000.0), 0.2);
+            check_near(pair.worker.prefill.at(plain(1_000)), 10.0 * USUAL.at(1_000.0), 0.2);
             pair
         }
 
         fn fleet_answers(&mut self, answers: usize) {
             for _ in 0..answers {
                 self.now = self.now + Duration::from_millis(100);
-                self.fleet.first_token(1_000, seconds(USUAL.at(1_000.0)), Rates::usual().0);
+                self.fleet.first_token(plain(1_000), seconds(USUAL.at(1_000.0)), Rates::usual().0);
                 self.fleet.step(1.0, seconds(USUAL_STEP), Rates::usual().1);
             }
         }
 
         fn worker_answers(&mut self, slowness: f64) {
             let Pair { fleet, worker, now } = self;
-            worker.first_token_beside(fleet, *now, 1_000, seconds(slowness * USUAL.at(1_000.0)));
+            worker.first_token_beside(fleet, *now, plain(1_000), seconds(slowness * USUAL.at(1_000.0)));
             worker.step_beside(fleet, *now, 1.0, seconds(slowness * USUAL_STEP));
         }
 
@@ -537,7 +585,7 @@ mod tests {
         fn believed(&self) -> [f64; 2] {
             let (prefill, decode) =
                 self.worker.faded(self.now, &self.fleet).unwrap_or((self.worker.prefill, self.worker.decode));
-            [prefill.at(1_000.0) / USUAL.at(1_000.0), decode.at(1.0) / USUAL_STEP]
+            [prefill.at(plain(1_000)) / USUAL.at(1_000.0), decode.at(1.0) / USUAL_STEP]
         }
     }
 

@@ -53,7 +53,7 @@ pub struct Worker {
     pub began: Instant,
     /// Since when it owes a first token, though the request has left, and until when it is expected to owe it.
     overdue: Option<(Instant, Instant)>,
-    /// All tokens ever prefilled there, for this router and, as far as they report, for others.
+    /// All that was ever prefilled there, in plain tokens, for this router and, as far as they report, for others.
     pub prefilled: Tokens,
     /// KV caches that other workers prefill or hold for it.
     pub fetches: Fetches,
@@ -205,7 +205,7 @@ impl Worker {
         let foreign = there.saturating_sub(u64::from(promised.requests));
         // One report may count a request that ended before the report arrived; two in a row do not.
         self.foreign = [self.foreign[1], u32::try_from(foreign).unwrap_or(u32::MAX)];
-        self.promised_then = (promised.context, promised.prefill);
+        self.promised_then = (promised.context, promised.prefill.tokens);
         self.report = Some(LoadReport { load, at: now });
     }
 
@@ -243,7 +243,7 @@ impl Worker {
         // first.
         let thrown_out = load.waiting.unwrap_or(0).saturating_sub(u64::from(promised.prefilling));
         let each = used / load.running.unwrap_or(0).max(1) as f64;
-        promised.prefill + Tokens(answers) + Tokens((used + each * thrown_out as f64) as u64)
+        promised.prefill.tokens + Tokens(answers) + Tokens((used + each * thrown_out as f64) as u64)
     }
 
     /// KV tokens in use now: the engine's last report, corrected by what routers sent and finished since.

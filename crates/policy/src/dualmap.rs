@@ -61,8 +61,7 @@ pub fn pick(ask: &Ask, candidates: &[Candidate], knobs: &DualmapKnobs, rng: &mut
 
 /// Seconds to the first token if the prompt were placed there.
 fn first_token(ask: &Ask, candidate: &Candidate) -> f64 {
-    let prefill = candidate.uncached(ask).0 as f64 * candidate.pace.prefill_token;
-    (candidate.wait_seconds + candidate.pace.floor + prefill) / candidate.share
+    (candidate.wait_seconds + candidate.pace.floor + candidate.uncached_seconds(ask)) / candidate.share
 }
 
 /// The cheaper of two; among equals the one whose requests hold less, then the tie-breaker.
@@ -149,10 +148,10 @@ mod tests {
         for head in 0..800 {
             let first = place(head, &idle);
             let mut loaded = idle.clone();
-            loaded[first.index].promised.prefill = Tokens(100);
+            loaded[first.index].promised.prefill.tokens = Tokens(100);
             let second = place(head, &loaded);
             assert_ne!(first.index, second.index, "of two that hold nothing the less burdened");
-            loaded[second.index].promised.prefill = Tokens(101);
+            loaded[second.index].promised.prefill.tokens = Tokens(101);
             assert_eq!(place(head, &loaded).index, first.index, "there are but two");
             seen[first.index] += 1;
             seen[second.index] += 1;
@@ -167,7 +166,7 @@ mod tests {
         for head in 0..5_600 {
             let one = choose::home(&candidates, head, |_| true).unwrap();
             let mut loaded = candidates.clone();
-            loaded[one].promised.prefill = Tokens(100);
+            loaded[one].promised.prefill.tokens = Tokens(100);
             pairs[one][place(head, &loaded).index] += 1;
         }
         for (one, others) in pairs.iter().enumerate() {

@@ -41,7 +41,7 @@ pub fn pick(ask: &Ask, candidates: &[Candidate], knobs: &DynamoKnobs, rng: &mut 
 fn cost(ask: &Ask, candidate: &Candidate, knobs: &DynamoKnobs) -> f64 {
     let uncached = candidate.uncached(ask);
     let below = candidate.held_below.min(uncached);
-    let prefill = (candidate.promised.prefill + uncached).0 as f64 - BELOW * below.0 as f64;
+    let prefill = (candidate.promised.prefill.tokens + uncached).0 as f64 - BELOW * below.0 as f64;
     let kept = candidate.in_use + (ask.prefill - candidate.held_in_use);
     (knobs.prefill_weight * prefill + kept.0 as f64) / candidate.share
 }

@@ -29,7 +29,7 @@
 //! may pick the same worker. Where a signal is missing its term is the same for every worker, and least work
 //! remains.
 
-use maitre_base::{AdapterSlot, KvRoom, PromisedWork, Rng, Tokens};
+use maitre_base::{AdapterSlot, KvRoom, PrefillWork, PromisedWork, Rng, Tokens};
 
 use crate::choose::Equals;
 use crate::{Ask, Candidate, Fetch, Pace, Pick, Why};
@@ -140,9 +140,10 @@ impl DelayTerms {
     }
 }
 
-/// Whether fetching this costs less delay, to the request and to all others, than computing it there.
-pub fn pays(fetch: Fetch, pace: &Pace, promised: PromisedWork, requests: u32) -> bool {
-    let prefill = fetch.tokens.0 as f64 * pace.prefill_token;
+/// Whether fetching this, after what the worker holds, costs less delay, to the request and to all others, than computing
+/// it there.
+pub fn pays((fetch, held): (Fetch, Tokens), pace: &Pace, promised: PromisedWork, requests: u32) -> bool {
+    let prefill = pace.prefill(PrefillWork::after(held, fetch.tokens));
     let behind = BEHIND * f64::from(promised.prefilling);
     fetch.seconds < prefill * (1.0 + behind + OTHERS * f64::from(requests).sqrt())
 }
@@ -201,7 +202,9 @@ fn compute(ask: &Ask, candidate: &Candidate) -> Computed {
     let uncached = ask.prefill.0.saturating_sub(candidate.held.0 + below);
     let Fetch { tokens, seconds: fetch, .. } = candidate.fetch;
     let computed = uncached.saturating_sub(tokens.0);
-    let seconds = candidate.pace.prefill_token * (computed as f64 + LOAD * below as f64);
+    let pace = &candidate.pace;
+    let work = PrefillWork::after(Tokens(ask.prefill.0.saturating_sub(computed)), Tokens(computed));
+    let seconds = pace.prefill(work) + pace.prefill_token * LOAD * below as f64;
     // Reused chunks take new blocks as well.
     Computed { tokens: Tokens(uncached + below) + candidate.chunks.saved, seconds, fetch }
 }
@@ -210,8 +213,8 @@ fn compute(ask: &Ask, candidate: &Candidate) -> Computed {
 /// What a store has is not lost.
 #[inline]
 fn pulled(candidate: &Candidate) -> f64 {
-    let tokens = candidate.fetch.from.map_or(0, |_| candidate.fetch.tokens.0);
-    PUSHED_BY_PULL * candidate.pace.prefill_token * tokens as f64
+    let tokens = candidate.fetch.from.map_or(Tokens::ZERO, |_| candidate.fetch.tokens);
+    PUSHED_BY_PULL * candidate.pace.prefill(PrefillWork::after(candidate.held, tokens))
 }
 
 /// The wait for the adapter, given the time of an answer.
@@ -324,6 +327,23 @@ mod tests {
     }
 
     #[test]
+    fn tokens_far_into_a_prompt_take_longer() {
+        // Twice as long after 50,000 tokens.
+        let pace = Pace { prefill_attended: PACE.prefill_token / 50_000.0, ..PACE };
+        let mut worker = Candidate { pace, ..fleet(&[(0, 0)])[0] };
+        let seconds = |prompt: u64, held: u64, worker: &mut Candidate| {
+            worker.held = Tokens(held);
+            compute(&Ask { prefill: Tokens(prompt), ..ask() }, worker).seconds
+        };
+        for (prompt, held, expected) in [(1_000, 0, 0.101), (100_000, 0, 20.0), (100_000, 99_000, 0.299)] {
+            let found = seconds(prompt, held, &mut worker);
+            assert!((found - expected).abs() < 1e-9, "{prompt}, {held} held: {found}");
+        }
+        worker.pace = PACE;
+        assert!((seconds(100_000, 0, &mut worker) - 10.0).abs() < 1e-9);
+    }
+
+    #[test]
     fn idle_workers_whose_rates_differ_by_noise_share_the_requests() {
         let picks = |slowness: f64, requests: u32, held: u64| {
             let mut candidates = fleet(&[(requests, 0), (requests, 0), (requests, 0)]);
@@ -375,7 +395,11 @@ mod tests {
     fn a_fetch_pays_by_what_it_saves_this_request_and_others() {
         let check = |seconds: f64, requests: u32, expected: bool| {
             let fetch = Fetch { tokens: Tokens(1_000), seconds, from: None };
-            assert_eq!(pays(fetch, &PACE, PromisedWork::default(), requests), expected, "{seconds} s");
+            assert_eq!(
+                pays((fetch, Tokens::ZERO), &PACE, PromisedWork::default(), requests),
+                expected,
+                "{seconds} s"
+            );
         };
         // 1,000 tokens take 0.1 s to compute.
         check(0.09, 0, true);

@@ -24,7 +24,7 @@ pub mod sticky_until_saturated;
 pub mod strategy;
 pub mod weighted;
 
-use maitre_base::{AdapterSlot, FreshLoad, KvRoom, PromisedWork, Tokens, WorkerId};
+use maitre_base::{AdapterSlot, FreshLoad, KvRoom, PrefillWork, PromisedWork, Tokens, WorkerId};
 
 pub use strategy::{Name, Needs, Strategy, StrategyKnobs};
 
@@ -107,16 +107,25 @@ pub struct Pace {
     /// To the first token, however short the prompt.
     pub floor: f64,
     pub prefill_token: f64,
+    /// What each token before it adds to that.
+    pub prefill_attended: f64,
     /// Between two tokens of an answer that runs alone.
     pub step: f64,
     /// What each further request adds to that.
     pub step_request: f64,
 }
 
+impl Pace {
+    /// Seconds that this prefill takes.
+    pub fn prefill(&self, work: PrefillWork) -> f64 {
+        self.prefill_token * work.tokens.0 as f64 + self.prefill_attended * work.attended as f64
+    }
+}
+
 impl Candidate {
     /// Promised tokens, scaled up for a worker that is still warming up.
     fn work(&self) -> f64 {
-        (self.promised.prefill + self.promised.decode).0 as f64 / self.share
+        (self.promised.prefill.tokens + self.promised.decode).0 as f64 / self.share
     }
 
     /// Leading tokens that it has cached, without what it reuses elsewhere in the prompt.
@@ -133,6 +142,11 @@ impl Candidate {
     /// sibling).
     fn uncached(&self, ask: &Ask) -> Tokens {
         ask.prefill - self.held
+    }
+
+    /// Seconds to compute them.
+    fn uncached_seconds(&self, ask: &Ask) -> f64 {
+        self.pace.prefill(PrefillWork::after(self.held, self.uncached(ask)))
     }
 }
 

@@ -20,7 +20,7 @@ pub fn pick(ask: &Ask, candidates: &[Candidate], rng: &mut Rng) -> Option<Pick> 
 }
 
 fn cost(ask: &Ask, candidate: &Candidate) -> f64 {
-    let tokens = candidate.promised.prefill + candidate.uncached(ask).max(Tokens(1));
+    let tokens = candidate.promised.prefill.tokens + candidate.uncached(ask).max(Tokens(1));
     tokens.0 as f64 * (f64::from(candidate.requests) + 1.0) / candidate.share
 }
 

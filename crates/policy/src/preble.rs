@@ -79,7 +79,7 @@ fn load(candidate: &Candidate) -> f64 {
 }
 
 fn prefill(ask: &Ask, candidate: &Candidate) -> f64 {
-    candidate.uncached(ask).0 as f64 * candidate.pace.prefill_token / candidate.share
+    candidate.uncached_seconds(ask) / candidate.share
 }
 
 fn pushes_out(candidate: &Candidate) -> f64 {

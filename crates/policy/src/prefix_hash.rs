@@ -51,7 +51,7 @@ mod tests {
     fn a_busy_home_spills_to_the_same_neighbour_every_time() {
         let mut candidates = fleet(&[(1, 10_000); 4]);
         let home = place(7, &candidates).index;
-        candidates[home].promised.prefill.0 = 60_000;
+        candidates[home].promised.prefill.tokens.0 = 60_000;
         let spilled = place(7, &candidates);
         assert_eq!(spilled.why, Why::Spilled);
         assert_ne!(spilled.index, home);
@@ -62,7 +62,7 @@ mod tests {
     fn an_idle_fleet_keeps_heads_together() {
         let mut candidates = fleet(&[(0, 0); 4]);
         let home = place(7, &candidates).index;
-        candidates[home].promised.prefill.0 = 5_000;
+        candidates[home].promised.prefill.tokens.0 = 5_000;
         assert_eq!(place(7, &candidates).why, Why::Home);
     }
 }

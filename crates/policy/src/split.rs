@@ -59,7 +59,7 @@ pub struct Handover {
 
 /// The delay of answering at this worker once its KV cache has come, and of fetching that.
 pub fn decode_price(ask: &Ask, candidate: &Candidate, handover: Handover) -> f64 {
-    let pace = Pace { prefill_token: 0.0, ..candidate.pace };
+    let pace = Pace { prefill_token: 0.0, prefill_attended: 0.0, ..candidate.pace };
     let terms = terms(ask, &Candidate { pace, fetch: Fetch::default(), ..*candidate });
     // The link and the worker go on while the prompt is prefilled elsewhere.
     let fetch = handover.transfer + (handover.queue - handover.prefilled).max(0.0);

@@ -44,13 +44,13 @@ pub fn pick(ask: &Ask, candidates: &[Candidate], knobs: &StickyKnobs, rng: &mut 
         (Some(sticky), Some(other)) => knobs.seconds == 0.0 || sticky - other <= knobs.seconds,
     };
     let asked = |it: &Candidate| !only_sticky || is_sticky(it);
-    let tokens = |it: &Candidate| (it.promised.prefill + it.uncached(ask)).0 as f64 / it.share;
+    let tokens = |it: &Candidate| (it.promised.prefill.tokens + it.uncached(ask)).0 as f64 / it.share;
     let index = choose::least_of(ask, candidates, rng, asked, tokens)?;
     Some(Pick::priced(candidates, index, Why::LeastWork))
 }
 
 fn line_seconds(candidate: &Candidate) -> f64 {
-    candidate.promised.prefill.0 as f64 * candidate.pace.prefill_token / candidate.share
+    candidate.pace.prefill(candidate.promised.prefill) / candidate.share
 }
 
 #[cfg(test)]

@@ -280,11 +280,12 @@ impl Strategy {
 pub(crate) mod tests {
     use super::*;
     use crate::{Fetch, Pace};
-    use maitre_base::{AdapterSlot, FreshLoad, KvRoom, PromisedWork, Tokens, WorkerId, hash};
+    use maitre_base::{AdapterSlot, FreshLoad, KvRoom, PrefillWork, PromisedWork, Tokens, WorkerId, hash};
     use proptest::prelude::{any, prop, prop_assert, prop_assert_eq, proptest};
 
     /// 10,000 tokens of prefill a second, a hundred steps.
-    pub(crate) const PACE: Pace = Pace { floor: 0.01, prefill_token: 1e-4, step: 0.01, step_request: 1e-4 };
+    pub(crate) const PACE: Pace =
+        Pace { floor: 0.01, prefill_token: 1e-4, prefill_attended: 0.0, step: 0.01, step_request: 1e-4 };
 
     /// Each row is `(requests, promised prefill tokens)`.
     pub(crate) fn fleet(rows: &[(u32, u64)]) -> Vec<Candidate> {
@@ -292,7 +293,10 @@ pub(crate) mod tests {
             worker: WorkerId(number as u32),
             key: hash::mix(number as u64),
             requests,
-            promised: PromisedWork { prefill: Tokens(prefill), ..PromisedWork::default() },
+            promised: PromisedWork {
+                prefill: PrefillWork::whole(Tokens(prefill)),
+                ..PromisedWork::default()
+            },
             share: 1.0,
             held: Tokens::ZERO,
             held_below: Tokens::ZERO,

@@ -26,7 +26,7 @@ pub(crate) fn header_text(brain: &SharedBrain, decision: &Decision) -> String {
             "; {mark}{} price_ms={price:.1} held={} prefill={} requests={}",
             worker_url(brain, candidate.worker, candidate.key).unwrap_or_default(),
             candidate.held.0,
-            candidate.promised.prefill.0,
+            candidate.promised.prefill.tokens.0,
             candidate.requests,
         );
     }

@@ -184,12 +184,12 @@ impl TraceCounts {
 
 /// Name, help text and source of a gauge for each worker.
 type WorkerMetric = (&'static str, &'static str, fn(&WorkerSample<'_>) -> Option<f64>);
-const WORKER_METRICS: [WorkerMetric; 19] = [
+const WORKER_METRICS: [WorkerMetric; 20] = [
     ("worker_requests", "Requests placed on the worker and not finished", |it| {
         Some(f64::from(it.worker.promised.work.requests))
     }),
     ("worker_promised_prefill_tokens", "Prompt tokens promised to the worker and not yet done", |it| {
-        Some(it.worker.promised.work.prefill.0 as f64)
+        Some(it.worker.promised.work.prefill.tokens.0 as f64)
     }),
     ("worker_promised_decode_tokens", "Output tokens promised to the worker and not yet done", |it| {
         Some(it.worker.promised.work.decode.0 as f64)
@@ -236,14 +236,22 @@ const WORKER_METRICS: [WorkerMetric; 19] = [
     }),
     ("worker_wait_seconds", "Learned: seconds until the prefill promised to the worker is done", |it| {
         let worker = it.worker;
-        Some(worker.promised.wait_seconds(it.now, worker.rates.prefill.slope))
+        Some(worker.promised.wait_seconds(it.now, &worker.rates.prefill))
     }),
     ("worker_first_token_floor_seconds", "Learned: seconds to the first token of an empty prompt", |it| {
         Some(it.worker.rates.prefill.base)
     }),
-    ("worker_prefill_token_seconds", "Learned: seconds for each token to prefill", |it| {
+    ("worker_prefill_token_seconds", "Learned: seconds for each token at the beginning of a prompt", |it| {
         Some(it.worker.rates.prefill.slope)
     }),
+    (
+        "worker_prefill_doubling_tokens",
+        "Learned: tokens after which a prompt token takes twice as long as at the beginning",
+        |it| {
+            let prefill = &it.worker.rates.prefill;
+            (prefill.attention > 0.0).then(|| prefill.slope / prefill.attention)
+        },
+    ),
     ("worker_step_seconds", "Learned: seconds between two tokens of a response that decodes alone", |it| {
         Some(it.worker.rates.decode.base)
     }),

@@ -286,7 +286,7 @@ impl Simulation<'_> {
     /// Whether no request is left, here and in the routers.
     fn has_kept_its_promises(&self) -> bool {
         let owes = |it: &maitre_fleet::Worker| {
-            let all = [it.promised.work.prefill, it.promised.work.decode, it.promised.work.context];
+            let all = [it.promised.work.prefill.tokens, it.promised.work.decode, it.promised.work.context];
             let told =
                 it.promised_by_others.work.requests > 0 || it.promised_by_others.work.context > Tokens::ZERO;
             let fetches = it.fetches.promised > Tokens::ZERO || it.fetches.in_transit > Tokens::ZERO;

@@ -41,7 +41,7 @@ fn line(text: &mut String, brain: &Brain, worker: &Worker, row: &TokenCounts) {
     let held = f64::from(numbers.reported_blocks.max(numbers.predicted_blocks));
     let part = (held / f64::from(numbers.capacity_blocks.max(1))).clamp(0.0, 1.0);
     let full = (part * BAR as f64).round() as usize;
-    let promised = worker.promised.work.prefill + worker.promised.work.decode;
+    let promised = worker.promised.work.prefill.tokens + worker.promised.work.decode;
     let _ = writeln!(
         text,
         "{:<25} {:<8} {:<7} {:>4} {:>10}  {}{} {:>9} {:>10.3} {:>11}",

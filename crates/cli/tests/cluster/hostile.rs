@@ -112,7 +112,7 @@ async fn meet_a_wrong_key(stage: &Stage, words: &str) {
 }
 
 const FOREIGN: &str = "refused a frame of another router: not a Maitre cluster frame";
-const OLD: &str = "cluster protocol version 0; this router speaks version 1";
+const OLD: &str = "cluster protocol version 0; this router speaks version 2";
 const TORN: &str = "refused a frame of another router: malformed frame";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -129,7 +129,7 @@ async fn in_a_mesh_intruders_are_refused_with_one_log_line() {
     for _ in 0..TIMES {
         insider.say(b"GET / HTTP/1.1\r\n\r\n").await;
         insider.say(b"Mr\x00and whatever that version says next").await;
-        insider.say(b"Mr\x01\xFF\xFF\xFF\xFF").await;
+        insider.say(b"Mr\x02\xFF\xFF\xFF\xFF").await;
     }
     for router in &stage.routers {
         for cause in ["foreign", "version", "malformed"] {
@@ -174,7 +174,7 @@ async fn with_redis_intruders_are_refused_with_one_log_line() {
     for _ in 0..TIMES {
         insider.say(b"GET / HTTP/1.1\r\n\r\n").await;
         insider.say(b"Mr\x00and whatever that version says next").await;
-        insider.say(b"Mr\x01\xFF\xFF\xFF\xFF").await;
+        insider.say(b"Mr\x02\xFF\xFF\xFF\xFF").await;
     }
     for router in &stage.routers {
         for cause in ["foreign", "version", "malformed"] {

@@ -6,7 +6,7 @@ use crate::frame::{
     SEGMENT_LINKS, SYNCED, Since, VERSION, tag,
 };
 use crate::row::{Incarnation, LinearFit, RouterId, Spent, Unit, Verdict, WorkerFacts};
-use maitre_base::{PromisedWork, Tokens};
+use maitre_base::{PrefillWork, PromisedWork, Tokens};
 
 type Result<T> = std::result::Result<T, FrameError>;
 
@@ -140,7 +140,7 @@ fn record<'a>(rest: &mut Rest<'a>, keys: Keys<'a>) -> Result<Record<'a>> {
             load: PromisedWork {
                 requests: rest.small()?,
                 prefilling: rest.small()?,
-                prefill: Tokens(rest.varint()?),
+                prefill: PrefillWork { tokens: Tokens(rest.varint()?), attended: rest.varint()? },
                 decode: Tokens(rest.varint()?),
                 context: Tokens(rest.varint()?),
             },

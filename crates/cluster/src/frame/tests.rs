@@ -4,7 +4,7 @@ use super::*;
 use crate::frame::read::parse;
 use crate::frame::write::RecordBuffer;
 use crate::row::{LinearFit, Verdict};
-use maitre_base::Tokens;
+use maitre_base::{PrefillWork, Tokens};
 use proptest::prelude::{Just, Strategy, any, prop, prop_assert, prop_assert_eq, prop_oneof, proptest};
 
 /// A record that owns its links.
@@ -34,12 +34,12 @@ fn links(count: impl Into<prop::collection::SizeRange>) -> impl Strategy<Value =
 }
 
 fn load() -> impl Strategy<Value = PromisedWork> {
-    any::<(u32, u32, u64, u64, u64)>().prop_map(|it| PromisedWork {
+    any::<(u32, u32, u64, u64, u64, u64)>().prop_map(|it| PromisedWork {
         requests: it.0,
         prefilling: it.1,
-        prefill: Tokens(it.2),
-        decode: Tokens(it.3),
-        context: Tokens(it.4),
+        prefill: PrefillWork { tokens: Tokens(it.2), attended: it.3 },
+        decode: Tokens(it.4),
+        context: Tokens(it.5),
     })
 }
 
@@ -211,7 +211,7 @@ fn foreign_bytes_and_other_versions_are_distinguished() {
     assert_eq!(parse(b"GET / HTTP/1.1\r\n"), Err(FrameError::Foreign));
     let mut frame = write::leave(&plain());
     frame[2] = 9;
-    assert_eq!(parse(&frame), Err(FrameError::Version { theirs: 9, ours: 1 }));
+    assert_eq!(parse(&frame), Err(FrameError::Version { theirs: 9, ours: VERSION }));
 }
 
 #[test]
@@ -306,7 +306,8 @@ fn record_bytes(placement: &EncodedPlacement<'_>) -> Vec<u8> {
 #[test]
 fn a_full_buffer_makes_a_frame_within_the_limit() {
     let mut buffer = RecordBuffer::default();
-    let load = PromisedWork { requests: u32::MAX, prefill: Tokens(u64::MAX), ..PromisedWork::default() };
+    let prefill = PrefillWork { tokens: Tokens(u64::MAX), attended: u64::MAX };
+    let load = PromisedWork { requests: u32::MAX, prefill, ..PromisedWork::default() };
     let count = (0..).take_while(|&worker| buffer.try_push(&Record::Load { worker, load })).count();
     let head = Head { incarnation: Incarnation(u64::MAX), seq: u64::MAX, stamp: u64::MAX, ..plain() };
     let part = Part { edition: u64::MAX, index: 1_022, count: 1_023 };

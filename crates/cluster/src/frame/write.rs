@@ -100,7 +100,8 @@ impl RecordBuffer {
         self.records.push(tag::LOAD);
         self.key(worker);
         let PromisedWork { requests, prefilling, prefill, decode, context } = *load;
-        for number in [u64::from(requests), u64::from(prefilling), prefill.0, decode.0, context.0] {
+        let numbers = [u64::from(requests), u64::from(prefilling), prefill.tokens.0, prefill.attended];
+        for number in numbers.into_iter().chain([decode.0, context.0]) {
             varint(&mut self.records, number);
         }
     }

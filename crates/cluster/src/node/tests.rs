@@ -3,7 +3,7 @@
 use super::*;
 use crate::frame::{FrameError, ROUTERS_MAX};
 use crate::row::{LinearFit, PeerPlacement, PeerState, Unit, Verdict};
-use maitre_base::Tokens;
+use maitre_base::{PrefillWork, Tokens};
 
 const TIGHT: Duration = Duration::from_secs(3);
 
@@ -20,7 +20,9 @@ fn at(millis: u64) -> Instant {
 }
 
 fn load(requests: u32) -> PromisedWork {
-    PromisedWork { requests, prefill: Tokens(100 * u64::from(requests)), ..PromisedWork::default() }
+    let count = u64::from(requests);
+    let prefill = PrefillWork { tokens: Tokens(100 * count), attended: 5_000 * count };
+    PromisedWork { requests, prefill, ..PromisedWork::default() }
 }
 
 fn chain(links: &[u64]) -> Chain<'_> {

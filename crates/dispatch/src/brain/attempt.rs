@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use maitre_base::{Instant, Promise, RequestId, Tokens, WorkerId};
+use maitre_base::{Instant, PrefillWork, Promise, RequestId, Tokens, WorkerId};
 use maitre_fleet::estimate::{Counted, Decodes};
 use maitre_fleet::fleet::AdapterUse;
 use maitre_fleet::{Evidence, WorkerSnapshot};
@@ -194,11 +194,10 @@ impl Parts {
         let held = survey.held.get(picked.place).copied();
         let whole = survey.promise_at(&request.ask, picked.place);
         let fetch = if split.is_some() { Fetch::default() } else { survey.pulls.at(picked.place) };
-        let promise = if split.is_some() { Promise { prefill: Tokens::ZERO, ..whole } } else { whole };
-        self.scaling.placed(now, request, promise.prefill.0);
+        let promise = if split.is_some() { Promise { prefill: PrefillWork::ZERO, ..whole } } else { whole };
+        self.scaling.placed(now, request, snapshot.prefill.plain_tokens(promise.prefill) as u64);
         let ticket = self.record(now, request, picked, split.as_ref().map(Split::choice));
         let worker = snapshot.worker;
-        let ahead = (snapshot.wait_seconds / snapshot.prefill.slope) as u64;
         let is_counted = self.is_prompt_counted(request, worker);
         let prompt = request.prompt.as_ref().filter(|_| is_counted);
         let prediction = prompt.map(|it| self.cache.placed(now, worker, it));
@@ -222,7 +221,7 @@ impl Parts {
             worker,
             promise,
             placed_at: now,
-            prefill_ahead: ahead.saturating_add(promise.prefill.0),
+            prefill_ahead: snapshot.prefill_ahead() + promise.prefill,
             prefill: promise.prefill,
             prediction,
             adapter,
@@ -263,14 +262,14 @@ impl Parts {
     ) -> bool {
         let worker = snapshot.worker;
         if request.order == AttemptOrder::First {
-            self.scheduler.hedge_budget.earn(promise.prefill);
+            self.scheduler.hedge_budget.earn(promise.prefill.tokens);
         }
         self.fleet.promise(now, worker, promise);
         self.observer.on(Fact::PromiseChanged { worker });
-        self.scheduler.placed(now, request, worker, promise.prefill.0 as f64 * snapshot.prefill.slope);
+        self.scheduler.placed(now, request, worker, snapshot.prefill.seconds(promise.prefill));
         let is_long_prefill = is_long(snapshot, promise.prefill);
         if is_long_prefill {
-            self.scheduler.long_prefills_mut().begin(now, worker, request.class, promise.prefill);
+            self.scheduler.long_prefills_mut().begin(now, worker, request.class, promise.prefill.tokens);
         }
         is_long_prefill
     }
@@ -369,7 +368,7 @@ impl Parts {
         self.fleet.prefilled(now, worker, &mut attempt.promise);
         if attempt.is_long_prefill {
             let prefills = self.scheduler.long_prefills_mut();
-            prefills.prefilled(now, attempt.worker, attempt.placed_at, attempt.prefill);
+            prefills.prefilled(now, attempt.worker, attempt.placed_at, attempt.prefill.tokens);
         }
         self.scheduler.prefill_ended(class, attempt);
         self.end_legs(now, request.prompt.as_ref(), attempt);
@@ -433,7 +432,7 @@ impl Brain {
                 continue;
             }
             let Some(worker) = self.parts.fleet.worker(attempt.worker) else { continue };
-            let expected = worker.rates.prefill.at(attempt.prefill_ahead as f64);
+            let expected = worker.rates.prefill.at(attempt.prefill_ahead);
             if now.since(attempt.placed_at).as_secs_f64() >= expected {
                 self.parts.fleet.prefilled(now, attempt.worker, &mut attempt.promise);
                 self.parts.scheduler.prefill_ended(class, attempt);

@@ -71,7 +71,7 @@ impl Parts {
             self.learn_pace(now, request.form, attempt, steps);
             let context = Context { now, settings: &self.settings.queue, fleet: &self.fleet };
             self.scheduler.settle_charge(context, ended, tokens);
-            let prefill = attempt.prefill_leg.as_ref().map_or(attempt.prefill, |it| it.fetches);
+            let prefill = attempt.prefill_leg.as_ref().map_or(attempt.prefill.tokens, |it| it.fetches);
             self.fleet.learn_length(prefill - request.delivered, tokens + delivered);
         }
         // Its blocks may have been reported after its first token.
@@ -112,7 +112,7 @@ impl Parts {
             (Form::Whole, _) => {
                 // One duration for prefill and decode: each gets its part of the surprise.
                 let others = others(attempt.others);
-                let prefill = rates.prefill.at(attempt.prefill_ahead as f64);
+                let prefill = rates.prefill.at(attempt.prefill_ahead);
                 let step = rates.decode.at(others);
                 let surprise =
                     now.since(attempt.placed_at).as_secs_f64() / (prefill + step * f64::from(steps));

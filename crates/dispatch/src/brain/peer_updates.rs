@@ -61,7 +61,7 @@ impl Parts {
         let before = worker.promised_by_others.work;
         let shrinks = work.requests < before.requests
             || work.prefilling < before.prefilling
-            || work.prefill < before.prefill
+            || work.prefill.tokens < before.prefill.tokens
             || work.context < before.context;
         if shrinks { Freed::At(worker.id) } else { Freed::Nowhere }
     }

@@ -31,7 +31,7 @@ impl Parts {
 
     /// How long the first token of a request that pulls may take.
     fn pull_limit(&self, snapshot: &WorkerSnapshot, promise: &Promise, fetch: Fetch) -> Duration {
-        let prefill = snapshot.prefill.at(promise.prefill.0 as f64);
+        let prefill = snapshot.prefill.at(promise.prefill);
         let expected = snapshot.wait_seconds + prefill + fetch.seconds;
         self.settings.pull_patience + Duration::try_from_secs_f64(LATE_TIMES * expected).unwrap_or_default()
     }
@@ -71,7 +71,7 @@ impl Parts {
     /// What is not explained by the rest of the prompt was the pull.
     fn pull_took(&self, now: Instant, attempt: &Attempt) -> Duration {
         let worker = self.fleet.worker(attempt.worker);
-        let computed = worker.map_or(0.0, |it| it.rates.prefill.at(attempt.prefill_ahead as f64));
+        let computed = worker.map_or(0.0, |it| it.rates.prefill.at(attempt.prefill_ahead));
         now.since(attempt.placed_at).saturating_sub(Duration::from_secs_f64(computed))
     }
 

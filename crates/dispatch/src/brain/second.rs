@@ -83,7 +83,7 @@ impl Parts {
         let choice = self.choose(now, &second.query(), rules, Mode::DryRun);
         let WorkerChoice::Place(picked) = choice else { return false };
         if cause == SecondCause::Hedge {
-            let tokens = self.placer.survey().promise_at(&second.ask, picked.place).prefill;
+            let tokens = self.placer.survey().promise_at(&second.ask, picked.place).prefill.tokens;
             if !self.is_unclaimed(second, picked)
                 || !self.scheduler.hedge_budget.spend(self.settings.hedges.share, tokens)
             {
@@ -103,8 +103,7 @@ impl Parts {
         }
         self.fleet.outpaced(now, attempt.worker, attempt.placed_at);
         let (took, worker) = (now.since(attempt.placed_at), attempt.worker);
-        let expected =
-            self.fleet.worker(worker).map_or(0.0, |it| it.rates.prefill.at(attempt.prefill_ahead as f64));
+        let expected = self.fleet.worker(worker).map_or(0.0, |it| it.rates.prefill.at(attempt.prefill_ahead));
         if took.as_secs_f64() > expected && attempt.prefill_leg.is_none() && attempt.pull.is_none() {
             self.fleet.learn_first_token(now, worker, attempt.prefill_ahead, took);
         }
@@ -125,7 +124,7 @@ impl Parts {
             return None;
         }
         let due = request.deadline.or(request.patience)?;
-        let expected = snapshot.wait_seconds + snapshot.prefill.at(promise.prefill.0 as f64);
+        let expected = snapshot.wait_seconds + snapshot.prefill.at(promise.prefill);
         moment(now, due, Duration::try_from_secs_f64(expected).ok()?)
     }
 }

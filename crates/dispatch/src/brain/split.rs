@@ -54,7 +54,7 @@ impl Parts {
             worker: leg.worker,
             promise: leg.promise,
             placed_at: now,
-            prefill_ahead: leg.ahead.saturating_add(leg.promise.prefill.0),
+            prefill_ahead: leg.ahead + leg.promise.prefill,
             prediction: request.prompt.as_ref().map(|it| self.cache.placed(now, leg.worker, it)),
             fetches: split.fetches,
             fetched_before: Tokens::ZERO,

@@ -5,7 +5,7 @@ use crate::cache::PromptChain;
 use crate::event::{Arrival, Form, Placement, Refusal, RetryLimit};
 use crate::observer::decision::RecordSettings;
 use crate::scheduler::retry_budget::RetryIncome;
-use maitre_base::{AdapterSlot, KvRoom, PromisedWork, StoredBlocks, TenantId, Tokens};
+use maitre_base::{AdapterSlot, KvRoom, PrefillWork, PromisedWork, StoredBlocks, TenantId, Tokens};
 use maitre_fleet::estimate::{Counted, Decodes, Size};
 use maitre_fleet::{Card, Wanted};
 use maitre_index as index;
@@ -145,13 +145,13 @@ fn a_request_is_promised_only_while_it_is_pending() {
     let full = PromisedWork {
         requests: 1,
         prefilling: 1,
-        prefill: Tokens(1_000),
+        prefill: PrefillWork::whole(Tokens(1_000)),
         decode: Tokens(100),
         context: Tokens(1_100),
     };
     assert_eq!(harness.promised(), [full]);
     harness.begin(1);
-    assert_eq!(harness.promised(), [PromisedWork { prefill: Tokens(0), prefilling: 0, ..full }]);
+    assert_eq!(harness.promised(), [PromisedWork { prefill: PrefillWork::ZERO, prefilling: 0, ..full }]);
     harness.on(Event::Finished { request: RequestId(1), counted: None, pieces: 1 });
     assert_eq!((harness.promised(), harness.brain.open()), (vec![PromisedWork::default()], 0));
 }
@@ -258,7 +258,7 @@ fn responses_teach_sizes() {
     }
     harness.arrive(999, Some("llama")).unwrap();
     let promised = harness.promised()[0];
-    assert_eq!((promised.prefill, promised.decode), (Tokens(2_000), Tokens(10)));
+    assert_eq!((promised.prefill.tokens, promised.decode), (Tokens(2_000), Tokens(10)));
 }
 
 proptest! {

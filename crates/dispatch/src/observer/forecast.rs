@@ -193,7 +193,13 @@ mod tests {
             sent: Tokens::ZERO,
             in_use: Tokens::ZERO,
             held_in_use: Tokens::ZERO,
-            pace: Pace { floor: 0.02, prefill_token: 1e-4, step: 0.01, step_request: 1e-4 },
+            pace: Pace {
+                floor: 0.02,
+                prefill_token: 1e-4,
+                prefill_attended: 0.0,
+                step: 0.01,
+                step_request: 1e-4,
+            },
             wait_seconds: 0.0,
             room: None,
             displaced_seconds: 0.0,
@@ -224,7 +230,8 @@ mod tests {
         assert!(seconds(0) < seconds(1) && seconds(1) < seconds(20), "{}", seconds(0));
         // Whatever the rates, a prediction is a positive time.
         let mut odd = worker(0, 0);
-        odd.pace = Pace { floor: 0.0, prefill_token: 1e-9, step: 5.0, step_request: 0.0 };
+        odd.pace =
+            Pace { floor: 0.0, prefill_token: 1e-9, prefill_attended: 0.0, step: 5.0, step_request: 0.0 };
         assert!(forecast.seconds(&ask(1), &odd) > 0.0);
     }
 

@@ -1,6 +1,6 @@
 //! The other way to serve a request: one worker prefills its prompt, another fetches the KV cache and answers.
 
-use maitre_base::{HandoffStyle, PrefillAnswer, Promise, Tokens, WorkerId};
+use maitre_base::{HandoffStyle, PrefillAnswer, PrefillWork, Promise, Tokens, WorkerId};
 use maitre_fleet::WorkerSnapshot;
 use maitre_fleet::transfers::{TransferTime, Way};
 use maitre_policy::split::{
@@ -61,7 +61,7 @@ impl Split {
     /// What a rule decides by.
     pub(super) fn prospect(&self, prompt: Tokens) -> Prospect {
         let Split { here, elsewhere, fetches, prefill, sides, transfer, .. } = *self;
-        let (lacks, prefill_ahead) = (fetches, prefill.ahead);
+        let (lacks, prefill_ahead) = (fetches, prefill.ahead.tokens.0);
         let (decode, prefill) = sides;
         let prospect = Prospect { here, elsewhere, prompt, lacks, prefill_ahead, ..Prospect::default() };
         Prospect { decode, prefill, transfer, ..prospect }
@@ -79,8 +79,8 @@ pub(crate) struct PrefillPick {
     pub(crate) answer: PrefillAnswer,
     pub(crate) key: u64,
     pub(crate) promise: Promise,
-    /// Tokens to prefill there before those of this request.
-    pub(crate) ahead: u64,
+    /// What is prefilled there before this request.
+    pub(crate) ahead: PrefillWork,
 }
 
 /// Prefill workers of a style for which each decode worker is priced. Chosen: enough that one with a slow link to a decode
@@ -157,10 +157,11 @@ impl PrefillSurvey {
             if best.iter().all(|it| it.is_some_and(|it| it.price <= price)) {
                 continue;
             }
-            let prefill = query.ask.prefill - held.tokens;
-            let context = prefill + held.chunks.saved;
+            let computed = query.ask.prefill - held.tokens;
+            let prefill = PrefillWork::after(held.tokens, computed);
+            let context = computed + held.chunks.saved;
             let promise = Promise { prefill, decode: Tokens(1), context, prefilled: false };
-            let ahead = (snapshot.wait_seconds / snapshot.prefill.slope) as u64;
+            let ahead = snapshot.prefill_ahead();
             let (worker, key, answer) = (snapshot.worker, snapshot.key, handoff.answer);
             let pick = PrefillPick { worker, answer, key, promise, ahead };
             let seconds = least_delay::first_token(query.ask, &candidate);
@@ -232,11 +233,12 @@ impl PricedPrefill {
 
 fn decode_side(query: &Query<'_>, candidate: &Candidate) -> DecodeSide {
     let pace = candidate.pace;
+    let lacks = lacks(query.ask, candidate);
     DecodeSide {
         wait: candidate.wait_seconds,
         requests: candidate.requests,
         step: pace.step + pace.step_request * f64::from(candidate.requests),
         step_token: pace.prefill_token,
-        prefill: pace.prefill_token * lacks(query.ask, candidate).0 as f64,
+        prefill: pace.prefill(PrefillWork::after(query.ask.prefill - lacks, lacks)),
     }
 }

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use maitre_base::{Instant, Promise, PromisedWork, Tokens, WorkerId};
+use maitre_base::{Instant, PrefillWork, Promise, PromisedWork, Tokens, WorkerId};
 use maitre_fleet::fleet::mirror::Moment;
 use maitre_fleet::{Barred, Wanted, WorkerSnapshot};
 use maitre_index::feed::Trust;
@@ -130,7 +130,8 @@ impl Survey {
     pub(crate) fn promise_at(&self, ask: &Ask, place: usize) -> Promise {
         let held = self.held.get(place).map_or(self.held_usually, |it| it.tokens);
         let uncached = ask.prefill - held;
-        let prefill = uncached - self.pulls.at(place).tokens;
+        let computed = uncached - self.pulls.at(place).tokens;
+        let prefill = PrefillWork::after(ask.prefill - computed, computed);
         let context = uncached + self.held_at(place).chunks.saved + ask.decode;
         Promise { prefill, decode: ask.decode, context, prefilled: false }
     }
@@ -210,7 +211,7 @@ impl Survey {
         let snapshot = &self.snapshots[place];
         let worker = snapshot.worker;
         let mut candidate = candidate(snapshot, self.held_at(place), beliefs.caches);
-        let can_afford = || self.promise_at(query.ask, place).prefill.0 as f64 <= self.trial_prefill;
+        let can_afford = || self.promise_at(query.ask, place).prefill.tokens.0 as f64 <= self.trial_prefill;
         if let Some((prefill, decode)) = snapshot.faded.filter(|_| query.deadline.is_none() && can_afford()) {
             candidate.pace = pace(prefill, decode);
         }
@@ -259,7 +260,7 @@ impl Others {
 fn add_reserved(candidate: &mut Candidate, reserved: PromisedWork) {
     candidate.requests += reserved.requests;
     candidate.promised = candidate.promised.plus(&reserved);
-    candidate.wait_seconds += reserved.prefill.0 as f64 * candidate.pace.prefill_token;
+    candidate.wait_seconds += candidate.pace.prefill(reserved.prefill);
     if let Some(room) = &mut candidate.room {
         room.pinned += reserved.context;
     }

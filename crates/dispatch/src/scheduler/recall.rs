@@ -9,7 +9,7 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use maitre_base::hash::NumberMap;
-use maitre_base::{Instant, RequestId, Tokens, WorkerId};
+use maitre_base::{Instant, PrefillWork, RequestId, Tokens, WorkerId};
 use maitre_fleet::WorkerSnapshot;
 use maitre_queue::limits::{Caps, limits};
 
@@ -26,7 +26,7 @@ const RECALLED_MAX: usize = 3;
 pub(crate) struct AwaitingFirstToken {
     placed_at: Instant,
     pub(crate) request: RequestId,
-    prefill: Tokens,
+    prefill: PrefillWork,
 }
 
 /// Whom to recall so that this request meets its deadline: at the worker where that loses the least work. None if no
@@ -40,19 +40,20 @@ pub(crate) fn victims(
 ) -> Option<Vec<RequestId>> {
     let request = pending.get(&id.0)?;
     let time_left = request.deadline?.since(now).as_secs_f64();
+    let whole = PrefillWork::whole(request.ask.prefill);
     let candidates = awaiting_first_token(pending, |it| it.class > request.class);
     let mut best: Option<(Tokens, Vec<RequestId>)> = None;
     for snapshot in snapshots {
         let limits = limits(snapshot.knee, caps);
-        let in_time = |it: &WorkerSnapshot| first_token_by(it, request.ask.prefill, limits) <= time_left;
+        let in_time = |it: &WorkerSnapshot| first_token_by(it, whole, limits) <= time_left;
         let (mut after, mut recalled, mut work) = (*snapshot, Vec::new(), Tokens::ZERO);
         for it in candidates.get(&snapshot.worker).into_iter().flatten().take(RECALLS_MAX) {
             if in_time(&after) {
                 break;
             }
-            after.wait_seconds -= it.prefill.0 as f64 * snapshot.prefill.slope;
+            after.wait_seconds -= snapshot.prefill.seconds(it.prefill);
             after.requests = after.requests.saturating_sub(1);
-            work += it.prefill;
+            work += it.prefill.tokens;
             recalled.push(it.request);
         }
         let helps = in_time(&after) && !recalled.is_empty();

@@ -10,7 +10,7 @@
 
 use std::time::Duration;
 
-use maitre_base::{Instant, PromisedWork, WorkerId};
+use maitre_base::{Instant, PromisedWork, Tokens, WorkerId};
 
 use super::{Fleet, ModelId};
 use crate::health::HealthState;
@@ -56,7 +56,8 @@ impl Fleet {
         let joins = others.work.prefilling == 0 && work.prefilling > 0 && worker.promised.work.prefilling > 0;
         // Prefill that disappeared was mostly done. If others began new prefill at the same time it does not
         // show.
-        worker.prefilled += others.work.prefill - work.prefill;
+        let done = worker.rates.prefill.plain_tokens(others.work.prefill - work.prefill);
+        worker.prefilled += Tokens(done as u64);
         others.update(now, work);
         // Their first request queues behind ours, so the engine's last progress stays.
         if joins {

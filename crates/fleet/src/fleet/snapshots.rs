@@ -129,7 +129,7 @@ impl Fleet {
             worker: worker.id,
             key: worker.key,
             promised,
-            ours: (worker.promised.work.requests, worker.promised.work.prefill),
+            ours: (worker.promised.work.requests, worker.promised.work.prefill.tokens),
             requests: promised.requests.saturating_add(worker.foreign(now)),
             share: self.ramp(now, worker) * worker.weight,
             knee: worker.knee,
@@ -139,7 +139,7 @@ impl Fleet {
                 0 => worker.rates.faded(now, &self.rates),
                 _ => None,
             },
-            wait_seconds: backlog.wait_seconds(now, worker.rates.prefill.slope)
+            wait_seconds: backlog.wait_seconds(now, &worker.rates.prefill)
                 + worker.silence(now).as_secs_f64(),
             room: capacity
                 .map(|capacity| KvRoom { capacity, pinned: worker.pinned(now, capacity, &promised) }),

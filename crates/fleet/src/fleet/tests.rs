@@ -4,6 +4,9 @@ use super::*;
 use crate::barred::Barred;
 use proptest::prelude::{Just, Strategy, any, prop, prop_assert, prop_oneof, proptest};
 
+/// A prompt of which nothing is cached.
+const PROMPT: PrefillWork = PrefillWork::whole(Tokens(1_000));
+
 fn ready(count: usize) -> Fleet {
     let mut fleet = Fleet::default();
     for number in 0..count {
@@ -137,7 +140,11 @@ fn a_vacant_number_is_filled_once_and_nothing_of_the_last_one_is_left() {
     let mut fleet = ready(3);
     let at = Instant::from_millis;
     fleet.learn_models(WorkerId(0), &cards(&["llama"]));
-    fleet.promise(at(1), WorkerId(0), Promise { prefill: Tokens(300), ..Promise::default() });
+    fleet.promise(
+        at(1),
+        WorkerId(0),
+        Promise { prefill: PrefillWork::whole(Tokens(300)), ..Promise::default() },
+    );
     fleet.weigh(WorkerId(0), 5.0);
     assert!(fleet.remove(at(5), WorkerId(2)) && fleet.remove(at(9), WorkerId(0)));
     // Removing twice changes nothing.
@@ -223,8 +230,12 @@ fn running_and_queued_requests_take_room() {
         pinned
     };
     assert_eq!(pinned(&fleet, Instant::ZERO), Tokens(800));
-    let promise =
-        Promise { prefill: Tokens(300), decode: Tokens(100), context: Tokens(400), prefilled: false };
+    let promise = Promise {
+        prefill: PrefillWork::whole(Tokens(300)),
+        decode: Tokens(100),
+        context: Tokens(400),
+        prefilled: false,
+    };
     fleet.promise(Instant::ZERO, WorkerId(0), promise);
     assert_eq!(pinned(&fleet, Instant::ZERO), Tokens(800 + 300 + 100));
     // One of the three that wait is ours; the others were preempted, and held what running ones hold now.
@@ -294,25 +305,47 @@ fn absurd_numbers_of_an_engine_are_only_large() {
 }
 
 #[test]
+fn what_attention_takes_is_learned_for_all_workers() {
+    let mut fleet = ready(2);
+    // An 8B model: twice as long after 18,000 tokens.
+    let truth =
+        |work: PrefillWork| 0.02 + 15e-6 * work.tokens.0 as f64 + 15e-6 / 18_000.0 * work.attended as f64;
+    let turn = |held: u64, tokens: u64| PrefillWork::after(Tokens(held), Tokens(tokens));
+    for number in 0..600 {
+        let work = turn(number * 7_919 % 100_000, 500 + number * 101 % 8_000);
+        let took = Duration::from_secs_f64(truth(work));
+        fleet.learn_first_token(Instant::from_millis(number), WorkerId(0), work, took);
+        fleet.settle(Instant::from_millis(number), &mut Vec::new());
+    }
+    for worker in [0, 1] {
+        let snapshot = fleet.snapshot_of(Instant::from_millis(600), WorkerId(worker)).unwrap();
+        for work in [turn(0, 2_000), turn(90_000, 2_000), PrefillWork::whole(Tokens(100_000))] {
+            let off = snapshot.prefill.at(work) / truth(work) - 1.0;
+            assert!(off.abs() < 0.15, "worker {worker}, {work:?}: {off:+.2}");
+        }
+    }
+}
+
+#[test]
 fn rates_fade_while_a_worker_is_idle_and_hold_while_it_has_a_request() {
     let mut fleet = ready(2);
     let at = Instant::from_millis;
     for number in 0..100 {
-        fleet.learn_first_token(at(number), WorkerId(0), 1_000, Duration::from_millis(50));
-        fleet.learn_first_token(at(number), WorkerId(1), 1_000, Duration::from_millis(500));
+        fleet.learn_first_token(at(number), WorkerId(0), PROMPT, Duration::from_millis(50));
+        fleet.learn_first_token(at(number), WorkerId(1), PROMPT, Duration::from_millis(500));
     }
     let floor = |fleet: &Fleet, now| {
         let snapshot = fleet.snapshot_of(now, WorkerId(1)).unwrap();
-        (snapshot.prefill.at(1_000.0), snapshot.faded.map(|(prefill, _)| prefill.at(1_000.0)))
+        (snapshot.prefill.at(PROMPT), snapshot.faded.map(|(prefill, _)| prefill.at(PROMPT)))
     };
     let (own, faded) = floor(&fleet, at(100));
     assert!(own > 0.4 && faded.is_none(), "{own} {faded:?}");
     for number in 0..100 {
-        fleet.learn_first_token(at(9_000 + number), WorkerId(0), 1_000, Duration::from_millis(50));
+        fleet.learn_first_token(at(9_000 + number), WorkerId(0), PROMPT, Duration::from_millis(50));
     }
     let (own, faded) = floor(&fleet, at(9_100));
     assert!(own > 0.4 && faded.unwrap() < 0.1, "{own} {faded:?}");
-    let promise = Promise { prefill: Tokens(1_000), ..Promise::default() };
+    let promise = Promise { prefill: PrefillWork::whole(Tokens(1_000)), ..Promise::default() };
     fleet.promise(at(9_100), WorkerId(1), promise);
     assert_eq!(floor(&fleet, at(9_200)).1, None, "a request is about to show its rates");
     fleet.release(WorkerId(1), promise);
@@ -324,16 +357,16 @@ fn a_worker_that_comes_back_is_priced_like_the_fleet_until_it_has_answered() {
     let mut fleet = ready(2);
     let at = Instant::from_millis;
     for number in 0..100 {
-        fleet.learn_first_token(at(number), WorkerId(0), 1_000, Duration::from_millis(50));
-        fleet.learn_first_token(at(number), WorkerId(1), 1_000, Duration::from_millis(500));
+        fleet.learn_first_token(at(number), WorkerId(0), PROMPT, Duration::from_millis(50));
+        fleet.learn_first_token(at(number), WorkerId(1), PROMPT, Duration::from_millis(500));
     }
     let faded = |fleet: &Fleet| fleet.snapshot_of(at(101), WorkerId(1)).unwrap().faded;
     assert_eq!(faded(&fleet), None);
     fleet.see(at(100), WorkerId(1), Evidence::Refused);
     fleet.see(at(101), WorkerId(1), Evidence::ProbeAnswered);
     assert_eq!(faded(&fleet).map(|it| it.0), Some(fleet.rates().prefill));
-    fleet.learn_first_token(at(101), WorkerId(1), 1_000, Duration::from_millis(500));
-    assert!(fleet.snapshot_of(at(101), WorkerId(1)).unwrap().prefill.at(1_000.0) > 0.4);
+    fleet.learn_first_token(at(101), WorkerId(1), PROMPT, Duration::from_millis(500));
+    assert!(fleet.snapshot_of(at(101), WorkerId(1)).unwrap().prefill.at(PROMPT) > 0.4);
 }
 
 /// A worker that is listed again while requests on it end is a second worker with the same key.

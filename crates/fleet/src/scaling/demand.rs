@@ -132,7 +132,7 @@ impl Demand {
         bucket.due_s += work.due.as_secs_f64();
     }
 
-    /// A request was placed; so much of its prompt is to be computed.
+    /// A request was placed; so much of its prompt is to be computed, in plain tokens.
     pub fn placed(&mut self, now: Instant, prompt_tokens: u64, prefill_tokens: u64) {
         self.advance(now);
         let (bucket, prefill) = (self.bucket_mut(), prefill_tokens as f64);

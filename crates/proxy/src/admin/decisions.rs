@@ -243,7 +243,7 @@ fn candidate(router: &RouterState, decision: &Decision, considered: &Considered)
         fetched_tokens: it.fetch.tokens.0,
         chunk_tokens: it.chunks.tokens.0,
         chunk_recomputed_tokens: (it.chunks.tokens - it.chunks.saved).0,
-        prefill_tokens: it.promised.prefill.0,
+        prefill_tokens: it.promised.prefill.tokens.0,
         decode_tokens: it.promised.decode.0,
         requests: it.requests,
         prefilling: it.promised.prefilling,

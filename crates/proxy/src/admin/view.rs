@@ -169,11 +169,11 @@ fn worker_view(brain: &Brain, links: &[Arc<Link>], now: Instant, worker: &Worker
         requests,
         prefilling: worker.promised.work.prefilling,
         waiting: load.and_then(|it| it.waiting),
-        prefill_tokens: worker.promised.work.prefill.0,
+        prefill_tokens: worker.promised.work.prefill.tokens.0,
         decode_tokens: worker.promised.work.decode.0,
         other_routers: PromisedLoad {
             requests: worker.promised_by_others.work.requests,
-            prefill_tokens: worker.promised_by_others.work.prefill.0,
+            prefill_tokens: worker.promised_by_others.work.prefill.tokens.0,
             decode_tokens: worker.promised_by_others.work.decode.0,
         },
         limits: brain

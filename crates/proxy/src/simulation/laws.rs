@@ -82,7 +82,11 @@ fn check_left(world: &World, process: &RouterProcess) {
     let (open, promised) = state.brain.read(|brain| {
         let promised = brain.fleet().workers().map(|it| {
             let work = it.promised.work;
-            u64::from(work.requests) + work.prefill.0 + work.decode.0 + work.context.0
+            u64::from(work.requests)
+                + work.prefill.tokens.0
+                + work.prefill.attended
+                + work.decode.0
+                + work.context.0
         });
         (brain.open() as u64, promised.sum())
     });

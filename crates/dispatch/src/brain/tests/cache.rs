@@ -478,7 +478,7 @@ fn the_promise_is_what_is_left_to_compute() {
         let home = harness.serve(1, &text(1, 1_600)).worker;
         harness.ask(2, &text(1, 2_000));
         let promised = harness.brain.fleet().worker(home).unwrap().promised.work;
-        assert_eq!((promised.prefill, promised.context), (Tokens(400), Tokens(500)));
+        assert_eq!((promised.prefill.tokens, promised.context), (Tokens(400), Tokens(500)));
     });
 }
 

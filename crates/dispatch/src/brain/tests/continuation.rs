@@ -25,7 +25,7 @@ fn the_rest_is_promised_to_another_worker_with_a_longer_prompt() {
     let rest = PromisedWork {
         requests: 1,
         prefilling: 1,
-        prefill: Tokens(1_040),
+        prefill: PrefillWork::whole(Tokens(1_040)),
         decode: Tokens(60),
         context: Tokens(1_100),
     };

@@ -31,8 +31,9 @@ fn hash_of(model: &str) -> u64 {
 fn load(requests: u32, prefill: u64) -> PromisedWork {
     let all = |it: u64| Tokens(u64::from(requests) * it);
     let prefilling = if prefill > 0 { requests } else { 0 };
-    let (prefill, decode) = (all(prefill), all(100));
-    PromisedWork { requests, prefilling, prefill, decode, context: prefill + decode }
+    let work = (0..requests).fold(PrefillWork::ZERO, |sum, _| sum + PrefillWork::whole(Tokens(prefill)));
+    let decode = all(100);
+    PromisedWork { requests, prefilling, prefill: work, decode, context: work.tokens + decode }
 }
 
 /// A prompt of so many blocks of 16 tokens; prompts of one `text` share their prefix.
@@ -105,7 +106,10 @@ fn the_wait_at_a_worker_is_the_sum_over_all_routers_less_the_elapsed_time() {
     harness.now = Instant::from_millis(1_010);
     harness.promise_elsewhere(0, load(2, 1_000));
     let both = snapshot(&harness);
-    assert_eq!((both.requests, both.promised.prefilling, both.promised.prefill), (3, 3, Tokens(3_000)));
+    assert_eq!(
+        (both.requests, both.promised.prefilling, both.promised.prefill.tokens),
+        (3, 3, Tokens(3_000))
+    );
     assert_eq!((both.ours, alone.ours), ((1, Tokens(1_000)), (1, Tokens(1_000))));
     // Their requests are behind ours, which has been computed for ten milliseconds.
     assert!((both.wait_seconds - (3.0 * alone.wait_seconds - 0.010)).abs() < 1e-9, "{}", both.wait_seconds);
@@ -114,7 +118,7 @@ fn the_wait_at_a_worker_is_the_sum_over_all_routers_less_the_elapsed_time() {
     harness.begin(1);
     harness.now = Instant::from_millis(1_070);
     let left = snapshot(&harness);
-    let each = 1_000.0 * left.prefill.slope;
+    let each = left.prefill.seconds(PrefillWork::whole(Tokens(1_000)));
     assert!((left.wait_seconds - (2.0 * each - 0.010)).abs() < 1e-9, "{}", left.wait_seconds);
     // Our next request is behind theirs.
     harness.arrive(2, Some("llama")).unwrap();

@@ -125,7 +125,7 @@ impl Harness {
     /// Requests and tokens that have reserved this worker.
     fn reserved(&self, worker: u32) -> (u32, u64) {
         let it = self.brain.parts.scheduler.reservations().at(WorkerId(worker), BATCH);
-        (it.requests, it.prefill.0)
+        (it.requests, it.prefill.tokens.0)
     }
 
     /// Nothing is left of any request.

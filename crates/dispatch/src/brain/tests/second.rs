@@ -109,7 +109,7 @@ fn a_drained_worker_hands_a_response_over_as_the_rest_of_itself() {
     harness.on(Event::WorkerDrained { worker: WorkerId(0), draining: true });
     let effects = ask_second(&mut harness, SecondCause::HandOver { delivered: Tokens(40) });
     assert_eq!(placement(&effects).worker, WorkerId(1));
-    assert_eq!(harness.promised()[1].prefill, Tokens(1_040));
+    assert_eq!(harness.promised()[1].prefill.tokens, Tokens(1_040));
     harness.on(Event::HandedOver { request: FIRST, by: SECOND });
     harness.begin(SECOND.0);
     assert_eq!(in_flight(&harness), [0, 1]);

@@ -1,7 +1,7 @@
 //! One worker prefills, another answers: who is chosen, and what each is promised until when.
 
 use super::*;
-use maitre_base::{Handoff, HandoffStyle, PrefillAnswer, Role};
+use maitre_base::{Handoff, HandoffStyle, PrefillAnswer, PrefillWork, Role};
 use maitre_fleet::Fleet;
 use maitre_fleet::estimate::Decodes;
 use maitre_fleet::transfers::Way;
@@ -49,8 +49,8 @@ fn a_long_prompt_spares_a_busy_decode_worker() {
     let mut harness = busy(fleet(1, 1), 40);
     assert_eq!(prefilled_by(&mut harness, long(1)), Some(P));
     let [prefill, decode] = [P, D].map(|it| harness.promised()[it.index()]);
-    assert_eq!((prefill.requests, prefill.prefill, prefill.decode), (1, Tokens(20_000), Tokens(1)));
-    assert_eq!((decode.requests, decode.prefill), (41, Tokens::ZERO));
+    assert_eq!((prefill.requests, prefill.prefill.tokens, prefill.decode), (1, Tokens(20_000), Tokens(1)));
+    assert_eq!((decode.requests, decode.prefill), (41, PrefillWork::ZERO));
 }
 
 #[test]

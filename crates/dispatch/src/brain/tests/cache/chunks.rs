@@ -39,7 +39,7 @@ fn what_is_computed_again_is_promised() {
     let held = harness.ask(2, &documents(102, &[4, 2, 1, 3])).held.unwrap().0;
     let promised = harness.brain.fleet().worker(home).unwrap().promised.work;
     let saved = (held as f64 * 0.85) as u64;
-    assert_eq!(promised.prefill.0, 8_064 - saved);
+    assert_eq!(promised.prefill.tokens.0, 8_064 - saved);
     // Reused KV takes blocks like any other.
     assert_eq!(promised.context.0, 8_064 + promised.decode.0);
     let decision = harness.brain.decisions().of(RequestId(2)).unwrap();

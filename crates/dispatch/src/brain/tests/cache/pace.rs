@@ -45,7 +45,7 @@ fn run(form: Form, rounds: u64) -> (Harness, [u32; 2]) {
 fn check_learned(harness: &Harness, within: f64) {
     for (worker, slope) in harness.brain.fleet().workers().zip(TRUTH) {
         let expected = FLOOR + slope * 2.0 * f64::from(PROMPT);
-        let learned = worker.rates.prefill.at(2.0 * f64::from(PROMPT));
+        let learned = worker.rates.prefill.by_plain_tokens().at(2.0 * f64::from(PROMPT));
         assert!((learned / expected - 1.0).abs() < within, "{learned} s, really {expected} s");
     }
 }
@@ -127,8 +127,8 @@ fn the_prefill_of_an_unstreamed_response_counts_as_done_when_it_should_be() {
     for (request, form) in [(1, Form::Whole), (2, Form::Stream)] {
         harness.placement(Arrival { form, ..of_prompt(request, &prompt) });
     }
-    // 20 ms and 1,600 tokens at 50 µs.
-    for (millis, prefilling) in [(0, 2), (99, 2), (101, 1), (60_000, 1)] {
+    // 20 ms and 1,600 tokens at 50 µs, and 1.1 ms for what they attend to.
+    for (millis, prefilling) in [(0, 2), (100, 2), (102, 1), (60_000, 1)] {
         harness.now = Instant::from_millis(1 + millis);
         harness.on(Event::Tick);
         assert_eq!(harness.promised()[0].prefilling, prefilling, "after {millis} ms");
@@ -147,7 +147,7 @@ fn an_unstreamed_response_waits_for_those_before_it() {
         let prompt = harness.prompt(&text(request, 1_600), None);
         harness.placement(Arrival { form: Form::Whole, ..of_prompt(u64::from(request), &prompt) });
     }
-    for (millis, prefilling) in [(99, 2), (101, 1), (179, 1), (181, 0)] {
+    for (millis, prefilling) in [(100, 2), (102, 1), (181, 1), (183, 0)] {
         harness.now = Instant::from_millis(1 + millis);
         harness.on(Event::Tick);
         assert_eq!(harness.promised()[0].prefilling, prefilling, "after {millis} ms");

@@ -47,7 +47,7 @@ fn a_prefix_of_a_busy_worker_is_pulled_by_an_idle_one() {
     assert_ne!(placement.worker, holder);
     assert_eq!(pulled_from(placement), Some(holder));
     let promised = harness.promised()[placement.worker.index()];
-    assert!(promised.prefill < Tokens(100), "only the last block is computed: {promised:?}");
+    assert!(promised.prefill.tokens < Tokens(100), "only the last block is computed: {promised:?}");
     assert!(promised.context > Tokens(u64::from(LONG)), "but all of it needs room: {promised:?}");
 }
 
@@ -156,7 +156,7 @@ fn sharing(count: u32) -> (Harness, WorkerId) {
 fn prefill(harness: &mut Harness, request: u64, tokens: &[u32]) -> Tokens {
     let before = harness.promised();
     let worker = harness.ask(request, tokens).worker.index();
-    harness.promised()[worker].prefill - before[worker].prefill
+    harness.promised()[worker].prefill.tokens - before[worker].prefill.tokens
 }
 
 #[test]
@@ -166,7 +166,7 @@ fn what_one_member_computed_every_member_loads() {
     let placement = harness.ask(3, &text(1, LONG));
     assert_ne!(placement.worker, holder);
     assert_eq!(placement.pull, None, "the engine loads by itself");
-    assert!(harness.promised()[placement.worker.index()].prefill < Tokens(100));
+    assert!(harness.promised()[placement.worker.index()].prefill.tokens < Tokens(100));
 }
 
 #[test]

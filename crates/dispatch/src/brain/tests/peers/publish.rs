@@ -26,7 +26,7 @@ fn each_changed_worker_is_published_once_with_its_current_promises() {
     assert!(!harness.brain.has_outbox() && harness.outbox().is_empty(), "nothing happened since");
 
     harness.begin(1);
-    let begun = PromisedWork { prefilling: 0, prefill: Tokens::ZERO, ..all(1) };
+    let begun = PromisedWork { prefilling: 0, prefill: PrefillWork::ZERO, ..all(1) };
     assert_eq!(harness.outbox().promised, [(key_of(1), begun)]);
     harness.on(Event::Finished { request: RequestId(1), counted: None, pieces: 1 });
     harness.arrive(5, Some("llama")).unwrap();
@@ -46,7 +46,10 @@ fn an_unstreamed_response_is_published_as_prefilled_when_it_should_be() {
     harness.on(Event::Tick);
     let published = harness.outbox().promised;
     assert!(
-        matches!(published[..], [(_, PromisedWork { requests: 1, prefilling: 0, prefill: Tokens(0), .. })]),
+        matches!(
+            published[..],
+            [(_, PromisedWork { requests: 1, prefilling: 0, prefill: PrefillWork::ZERO, .. })]
+        ),
         "{published:?}"
     );
 }

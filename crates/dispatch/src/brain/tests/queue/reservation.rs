@@ -185,7 +185,7 @@ fn a_waiting_prompt_attracts_those_that_share_its_beginning() {
     let worker = |request: u64| harness.brain.pending[&request].reservation().map(|it| it.worker);
     assert_eq!(worker(1), worker(2));
     let reserved = harness.brain.pending[&2].reservation().unwrap();
-    assert!(reserved.promise.prefill < Tokens(600), "{reserved:?}");
+    assert!(reserved.promise.prefill.tokens < Tokens(600), "{reserved:?}");
     // What only the second would have brought there is not expected any more.
     let there = worker(1).unwrap();
     let predicted = |harness: &Harness| harness.brain.cache().numbers(there).unwrap().predicted_blocks;

@@ -132,7 +132,7 @@ impl Pair {
         let work = PromisedWork {
             requests: (number % 4) as u32,
             prefilling: (number % 3) as u32,
-            prefill: tokens,
+            prefill: PrefillWork::whole(tokens),
             decode: tokens,
             context: tokens,
         };

@@ -38,7 +38,7 @@ fn a_shadow_sees_caches_that_the_strategy_in_charge_ignores() {
     let second = placement(&harness.on(Event::Arrived(chat(2, &text))));
     assert_eq!((first.held, second.held), (None, None), "the strategy in charge looked nothing up");
     assert_ne!(first.worker, second.worker);
-    assert_eq!(harness.promised()[1].prefill, Tokens(3_200), "promised as if nothing were known");
+    assert_eq!(harness.promised()[1].prefill.tokens, Tokens(3_200), "promised as if nothing were known");
     let it = harness.last();
     assert_eq!((it.shadows[0].worker, it.shadows[0].why), (first.worker, Why::Cached));
     let held =
