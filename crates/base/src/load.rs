@@ -45,7 +45,7 @@ pub struct KvRoom {
 pub struct Knee {
     /// Requests in a step, for the time between tokens.
     pub requests: f64,
-    /// Tokens to prefill, for the time to the first token.
+    /// Tokens to prefill, for the time to the first token: such that attend to nothing.
     pub prefill_tokens: f64,
 }
 

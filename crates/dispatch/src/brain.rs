@@ -14,7 +14,7 @@ use maitre_queue::wait_queue::Waiting;
 use maitre_queue::{Budgets, WorkerLimits};
 
 use crate::cache::{Cache, CacheIndex, Found};
-
+use crate::capacity::knee_in_tokens;
 use crate::event::{Arrival, Effect, Event, Failure};
 use crate::observer::decision::AttemptOutcome;
 use crate::observer::forecast::Prediction;
@@ -158,7 +158,9 @@ impl Brain {
     pub fn limits(&self, worker: WorkerId) -> Option<WorkerLimits> {
         let queue = &self.parts.settings.queue;
         let worker = self.parts.fleet.worker(worker).filter(|_| queue.enabled)?;
-        Some(maitre_queue::limits::limits(worker.knee, queue.caps()))
+        let promised = worker.promised_by_all().work.prefill;
+        let knee = knee_in_tokens(worker.knee, &worker.rates.prefill, promised);
+        Some(maitre_queue::limits::limits(knee, queue.caps()))
     }
 
     /// What is left of a tenant's limits.

@@ -1,7 +1,8 @@
 //! How much more a worker can take, and how soon its first token would come.
 
-use maitre_base::{PrefillWork, Promise, Tokens};
+use maitre_base::{self as base, PrefillWork, Promise, Tokens};
 use maitre_fleet::WorkerSnapshot;
+use maitre_fleet::attention::PrefillFit;
 use maitre_queue::limits::{Caps, WorkerLimits};
 
 /// Share of the KV cache above which it counts as full: preemptions begin before the last block is taken.
@@ -24,6 +25,12 @@ pub(crate) fn first_token_by(snapshot: &WorkerSnapshot, prefill: PrefillWork, li
 /// Whether a prompt takes longer than a usual first token of this worker. Such a prompt delays the first tokens of others.
 pub(crate) fn is_long(snapshot: &WorkerSnapshot, prefill: PrefillWork) -> bool {
     snapshot.prefill.plain_tokens(prefill) > snapshot.knee.prefill_tokens
+}
+
+/// A knee counts plain tokens, and a limit tokens as engines count them: as many as take as long, of those that were
+/// promised. While both were counted alike, a worker got twice as many seconds of turns after 60,000 tokens.
+pub(crate) fn knee_in_tokens(knee: base::Knee, prefill: &PrefillFit, promised: PrefillWork) -> base::Knee {
+    base::Knee { prefill_tokens: knee.prefill_tokens / prefill.plain_per_token(promised), ..knee }
 }
 
 /// A worker's limit, and the number of routers that share it.

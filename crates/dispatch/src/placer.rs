@@ -23,7 +23,7 @@ use maitre_policy::{Ask, Candidate, Name, Needs, Pace, Pick, Strategy, Why};
 use maitre_queue::limits::{Caps, WaitAtWorker, WorkerLimits, limits, limits_of_first};
 
 use crate::cache::{Cache, CacheQuery, PromptChain};
-use crate::capacity::Knee;
+use crate::capacity::{Knee, knee_in_tokens};
 use crate::long_prefills::LongPrefills;
 use crate::programs::{ProgramId, Programs};
 use crate::reservations::{Reservation, Reservations};
@@ -107,9 +107,12 @@ pub(crate) struct Admission {
 impl Admission {
     /// What this worker may have before the request waits.
     pub(crate) fn limits(&self, snapshot: &WorkerSnapshot) -> WorkerLimits {
+        let promised = snapshot.promised.prefill;
+        let knee = knee_in_tokens(snapshot.knee, &snapshot.prefill, promised);
+        let token_seconds = snapshot.prefill.slope * snapshot.prefill.plain_per_token(promised);
         match self.yields {
-            true => limits(snapshot.knee, self.caps).times(self.part),
-            false => limits_of_first(snapshot.knee, snapshot.prefill.slope, self.caps, self.wait_at_worker),
+            true => limits(knee, self.caps).times(self.part),
+            false => limits_of_first(knee, token_seconds, self.caps, self.wait_at_worker),
         }
     }
 
@@ -481,5 +484,42 @@ fn pace(prefill: PrefillFit, decode: LinearFit) -> Pace {
         prefill_attended: prefill.attention,
         step: decode.base,
         step_request: decode.slope,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use maitre_base::{PrefillWork, Promise};
+    use maitre_fleet::Evidence;
+
+    /// Seconds of prefill that a worker gets of such prompts until a class that yields has to wait.
+    fn seconds_until_closed(prefill: PrefillWork) -> f64 {
+        let mut fleet = Fleet::default();
+        let worker = fleet.add("http://127.0.0.1:1");
+        fleet.see(Instant::ZERO, worker, Evidence::ProbeAnswered);
+        let admission = Admission {
+            caps: Caps::default(),
+            part: 1.0,
+            routers: 1,
+            consideration: Consideration::Nobody,
+            yields: true,
+            wait_at_worker: WaitAtWorker::Unlimited,
+            workers_for_long_prompts: f64::INFINITY,
+        };
+        loop {
+            let snapshot = fleet.snapshot_of(Instant::ZERO, worker).unwrap();
+            if !admission.is_open(&snapshot) {
+                return snapshot.prefill.seconds(snapshot.promised.prefill);
+            }
+            fleet.promise(Instant::ZERO, worker, Promise { prefill, ..Promise::default() });
+        }
+    }
+
+    #[test]
+    fn a_worker_is_full_after_as_many_seconds_of_turns_at_the_end_of_long_contexts() {
+        let turns = seconds_until_closed(PrefillWork::after(Tokens(60_000), Tokens(500)));
+        let prompts = seconds_until_closed(PrefillWork::whole(Tokens(500)));
+        assert!((turns / prompts - 1.0).abs() < 0.15, "{turns} and {prompts} s");
     }
 }

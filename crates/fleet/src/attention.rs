@@ -51,6 +51,11 @@ impl PrefillFit {
         self.seconds(work) / self.slope
     }
 
+    /// How many plain tokens take as long as a token of this work, in the mean; one where there is none.
+    pub fn plain_per_token(&self, work: PrefillWork) -> f64 {
+        if work.tokens.0 == 0 { 1.0 } else { self.plain_tokens(work) / work.tokens.0 as f64 }
+    }
+
     /// Faded by this part to another fit.
     pub(crate) fn faded(&self, part: f64, to: &PrefillFit) -> PrefillFit {
         let mix = |own: f64, other: f64| own + part * (other - own);

@@ -3,10 +3,10 @@
 use super::*;
 
 fn job(request: u64) -> Arrival<'static> {
-    Arrival { size: Size::Tokens(3_900), ..batch(request) }
+    Arrival { size: Size::Tokens(3_800), ..batch(request) }
 }
 
-/// One worker with two jobs of 0.2 s each, neither of which has its first token.
+/// One worker with two jobs of 0.2 s each, together below its limit, neither of which has its first token.
 fn busy(recall: bool) -> Harness {
     let mut harness = Harness::queueing(1, |it| (it.sequences_max, it.recall) = (0, recall)).learn();
     harness.play(&[(Come(job(1)), "1@0"), (After(10), ""), (Come(job(2)), "2@0")]);
