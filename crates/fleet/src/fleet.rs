@@ -500,9 +500,9 @@ impl Fleet {
         }
     }
 
-    /// A request had this many tokens to prefill and this many in its answer.
-    pub fn learn_length(&mut self, prefill: Tokens, answer: u64) {
-        self.knee_estimator.answer(prefill.0 as f64, answer as f64);
+    /// A request had this much to prefill and this many tokens in its answer.
+    pub fn learn_length(&mut self, prefill: PrefillWork, answer: u64) {
+        self.knee_estimator.answer(self.rates.prefill.plain_tokens(prefill), answer as f64);
     }
 }
 

@@ -97,7 +97,7 @@ pub struct KneeEstimator {
     step: Curve,
     /// First tokens, by the tokens before them.
     first_token: Curve,
-    /// Mean tokens to prefill, and mean tokens of an answer, per request.
+    /// Mean plain tokens to prefill, and mean tokens of an answer, per request.
     prefill: f64,
     answer: f64,
 }

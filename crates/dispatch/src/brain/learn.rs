@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use maitre_base::{Instant, RequestId};
+use maitre_base::{Instant, PrefillWork, RequestId};
 use maitre_fleet::estimate::{Counted, Decodes};
 
 use super::{Brain, Context, Parts};
@@ -72,7 +72,9 @@ impl Parts {
             let context = Context { now, settings: &self.settings.queue, fleet: &self.fleet };
             self.scheduler.settle_charge(context, ended, tokens);
             let prefill = attempt.prefill_leg.as_ref().map_or(attempt.prefill.tokens, |it| it.fetches);
-            self.fleet.learn_length(prefill - request.delivered, tokens + delivered);
+            let before = request.ask.prefill - prefill;
+            let prefill = PrefillWork::after(before, prefill - request.delivered);
+            self.fleet.learn_length(prefill, tokens + delivered);
         }
         // Its blocks may have been reported after its first token.
         if let Some(prompt) = request.prompt.as_ref().filter(|_| attempt.is_counted) {

@@ -80,7 +80,7 @@ impl PreparedFor {
 
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Survey {
-    /// Tokens to prefill up to which a request can afford to try a worker whose rates have faded.
+    /// Plain tokens to prefill up to which a request can afford to try a worker whose rates have faded.
     pub(crate) trial_prefill: f64,
     pub(crate) snapshots: Vec<WorkerSnapshot>,
     /// For each snapshot, what its cache holds of the prompt; empty where that was not looked up.
@@ -211,7 +211,8 @@ impl Survey {
         let snapshot = &self.snapshots[place];
         let worker = snapshot.worker;
         let mut candidate = candidate(snapshot, self.held_at(place), beliefs.caches);
-        let can_afford = || self.promise_at(query.ask, place).prefill.tokens.0 as f64 <= self.trial_prefill;
+        let prefill = || self.promise_at(query.ask, place).prefill;
+        let can_afford = || snapshot.prefill.plain_tokens(prefill()) <= self.trial_prefill;
         if let Some((prefill, decode)) = snapshot.faded.filter(|_| query.deadline.is_none() && can_afford()) {
             candidate.pace = pace(prefill, decode);
         }

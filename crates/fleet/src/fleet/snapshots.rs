@@ -84,7 +84,7 @@ impl Fleet {
         &self.rates
     }
 
-    /// Mean tokens to prefill per request, lately.
+    /// Mean plain tokens to prefill per request, lately.
     pub fn mean_prefill(&self) -> f64 {
         self.knee_estimator.mean_prefill()
     }

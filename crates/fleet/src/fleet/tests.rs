@@ -327,6 +327,26 @@ fn what_attention_takes_is_learned_for_all_workers() {
 }
 
 #[test]
+fn a_request_brings_the_seconds_of_its_prefill_to_the_knee() {
+    let mut fleet = ready(1);
+    let (worker, now) = (WorkerId(0), Instant::ZERO);
+    // An 8B model, and turns at the end of long contexts.
+    let truth = PrefillFit::new(0.02, 15e-6, 1.0 / 18_000.0);
+    for number in 0..600 {
+        let work = PrefillWork::after(Tokens(number * 7_919 % 100_000), Tokens(500 + number * 101 % 8_000));
+        fleet.learn_first_token(now, worker, work, Duration::from_secs_f64(truth.at(work)));
+        let requests = f64::from(1_u32 << (number % 8));
+        fleet.learn_knee(worker, requests, 0.0, Duration::from_secs_f64(5e-3 + 1e-4 * requests));
+        fleet.learn_length(PrefillWork::after(Tokens(90_000), Tokens(800)), 100);
+        fleet.settle(now, &mut Vec::new());
+    }
+    let prefill = truth.seconds(PrefillWork::after(Tokens(90_000), Tokens(800)));
+    let expected = 5e-3 / (1e-4 + prefill / 100.0);
+    let found = fleet.knee().requests;
+    assert!((found / expected - 1.0).abs() < 0.25, "{found}, not {expected}");
+}
+
+#[test]
 fn rates_fade_while_a_worker_is_idle_and_hold_while_it_has_a_request() {
     let mut fleet = ready(2);
     let at = Instant::from_millis;
