@@ -286,11 +286,12 @@ impl Simulation<'_> {
     /// Whether no request is left, here and in the routers.
     fn has_kept_its_promises(&self) -> bool {
         let owes = |it: &maitre_fleet::Worker| {
-            let all = [it.promised.work.prefill.tokens, it.promised.work.decode, it.promised.work.context];
+            let work = it.promised.work;
+            let all = [work.prefill.tokens, Tokens(work.prefill.attended), work.decode, work.context];
             let told =
                 it.promised_by_others.work.requests > 0 || it.promised_by_others.work.context > Tokens::ZERO;
             let fetches = it.fetches.promised > Tokens::ZERO || it.fetches.in_transit > Tokens::ZERO;
-            told || fetches || it.promised.work.requests > 0 || all.iter().any(|&it| it > Tokens::ZERO)
+            told || fetches || work.requests > 0 || all.iter().any(|&it| it > Tokens::ZERO)
         };
         let keeps = |it: &Brain| it.open() == 0 && !it.fleet().workers().any(owes);
         self.is_over() && self.routers.iter().all(keeps)
