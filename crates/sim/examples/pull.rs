@@ -1,6 +1,6 @@
 //! Fleets that pull KV from each other, or share a store, and those that do neither: the tables of `docs/kv-pull.md`.
 //!
-//! `cargo run --release -p maitre-sim --example pull -- 3` plays three seeds and prints one line per traffic, link and
+//! `cargo run --release -p maitre-sim --example pull -- 4` plays four seeds and prints one line per traffic, link and
 //! fleet. Further arguments: only traffic whose name contains this, or a workload; only such links; and how many runs at once.
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a tool for a table in docs")]
 
@@ -18,16 +18,18 @@ use maitre_sim::profile::{H100X2_32B, Profile};
 use maitre_sim::report::{Targets, mean, quantile};
 use maitre_sim::trace::Trace;
 
-const TRAFFIC: [(&str, &str); 9] = [
-    ("groups 12/s", "groups:groups=60,prompts=400,shared=24000,own=400,out=200,zipf=1.2,qps=12,seconds=90"),
+const TRAFFIC: [(&str, &str); 11] = [
+    ("groups 12/s", "groups:groups=60,prompts=2000,shared=24000,own=400,out=200,zipf=1.2,qps=12,seconds=300"),
     (
         "hot groups 16/s",
-        "groups:groups=60,prompts=400,shared=24000,own=400,out=200,zipf=1.5,qps=16,seconds=90",
+        "groups:groups=60,prompts=2000,shared=24000,own=400,out=200,zipf=1.5,qps=16,seconds=300",
     ),
-    ("hot 15/s", "hot:shared=8000,own=200,out=200,qps=15,seconds=90"),
-    ("agents 2/s", "agents:rate=2,steps=6,kinds=60,system=24000,seconds=90"),
-    ("agents 3/s", "agents:rate=3,steps=6,kinds=60,system=24000,seconds=90"),
-    ("short groups 20/s", "groups:groups=40,prompts=200,shared=500,own=100,out=200,zipf=1,qps=20,seconds=90"),
+    ("hot 15/s", "hot:shared=8000,own=200,out=200,qps=15,seconds=300"),
+    ("hot agents 2/s", "agents:rate=2,steps=6,kinds=12,system=24000,seconds=300"),
+    ("hot agents 3/s", "agents:rate=3,steps=6,kinds=12,system=24000,seconds=300"),
+    ("many agents 2/s", "agents:rate=2,steps=6,kinds=60,system=24000,seconds=300"),
+    ("many agents 3/s", "agents:rate=3,steps=6,kinds=60,system=24000,seconds=300"),
+    ("short groups 20/s", "groups:groups=40,prompts=2000,shared=500,own=100,out=200,zipf=1,qps=20,seconds=300"),
     ("RAG 2/s", "rag:qps=2,per_prompt=4,shuffled=1,seconds=90"),
     ("RAG 3/s", "rag:qps=3,per_prompt=4,shuffled=1,seconds=90"),
     ("joining", "groups:groups=20,prompts=200,shared=24000,own=400,out=200,zipf=1,qps=8,seconds=90"),

@@ -104,7 +104,7 @@ impl RecordsByLane {
         lane
     }
 
-    /// Gives all lists to `keep`. RecordsByLane whose threads have ended are removed, and what they saw of prefixes goes to
+    /// Gives all lists to `keep`. Removes the records of threads that have ended; what those saw of prefixes goes to
     /// `prefixes`.
     pub(crate) fn collect(
         &mut self,
