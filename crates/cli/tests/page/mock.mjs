@@ -51,7 +51,11 @@ export class Mock {
 
   /** Moves the router on and sends the events. */
   update() {
-    const changed = this.router.pass(3);
+    this.tell(this.router.pass(3));
+  }
+
+  /** Sends these decisions, and the numbers as they are now. */
+  tell(changed) {
     for (const stream of this.streams) {
       send(stream, "overview", this.router.overview());
       if (changed.length > 0) send(stream, "decisions", { skipped: 0, decisions: changed.map(summary) });

@@ -475,6 +475,26 @@ const tests = {
     }, { visitor: { size: PHONE } });
   },
 
+  async old_decisions_are_found_by_a_filter_when_the_page_is_full_of_newer_ones() {
+    await shown({}, async (page, mock) => {
+      clearInterval(mock.timer);
+      await live(page);
+      mock.router.decisions = [];
+      const decided = (count, worker) => Array.from({ length: count }, () => Object.assign(mock.router.decide(Date.now()), { worker }));
+      const old = decided(150, 1).map((it) => it.number).reverse();
+      // More than the page keeps, while the router is taken to keep them all.
+      const newer = [1, 2, 3, 4, 5].map(() => decided(450, 0));
+      mock.router.decisions = [...mock.router.decisions.filter((it) => it.worker === 0), ...old.map((it) => ({ ...newer[0][0], number: it, worker: 1 })).reverse()];
+      mock.router.decisions.sort((one, other) => one.number - other.number);
+      for (const it of newer) mock.tell(it);
+      await until("the newest is shown", async () => (await numbers(page))[0] === newer[4][449].number);
+      await page.locator("#decisions-worker").selectOption("1");
+      await until("the old ones are shown", async () => String(await numbers(page)) === String(old.slice(0, 100)));
+      await page.locator("#decisions-older").click();
+      await until("and those before them", async () => String(await numbers(page)) === String(old));
+    });
+  },
+
   async failed_and_slow_decisions_can_be_looked_for() {
     await shown({}, async (page, mock) => {
       clearInterval(mock.timer);

@@ -151,11 +151,15 @@ async function older() {
   }
 }
 
-/** Keeps these and forgets the oldest, but none that is shown: a list that stands still keeps its rows. */
+/**
+ * Keeps these and forgets the oldest others, but none that is shown: a list that stands still keeps its rows, and old ones
+ * that were asked for are not the first to go.
+ */
 function remember(decisions) {
   for (const it of decisions) kept.set(it.number, it);
   if (kept.size <= KEPT_MAX) return;
-  const numbers = [...kept.keys()].filter((it) => !rows.has(it)).sort((one, other) => one - other);
+  const wanted = new Set([...rows.keys(), ...decisions.map((it) => it.number)]);
+  const numbers = [...kept.keys()].filter((it) => !wanted.has(it)).sort((one, other) => one - other);
   for (const it of numbers.slice(0, kept.size - KEPT_MAX)) kept.delete(it);
 }
 
