@@ -72,7 +72,9 @@ impl Parts {
     fn pull_took(&self, now: Instant, attempt: &Attempt) -> Duration {
         let worker = self.fleet.worker(attempt.worker);
         let computed = worker.map_or(0.0, |it| it.rates.prefill.at(attempt.prefill_ahead));
-        now.since(attempt.placed_at).saturating_sub(Duration::from_secs_f64(computed))
+        // Peers say how much they promised, and that may be more than a duration holds.
+        let computed = Duration::try_from_secs_f64(computed).unwrap_or(Duration::MAX);
+        now.since(attempt.placed_at).saturating_sub(computed)
     }
 
     /// The first token did not come in time, or the engine could not pull.
