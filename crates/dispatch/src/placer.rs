@@ -382,10 +382,8 @@ impl Placer {
         }
         pulls.look((world, query), (snapshots, held), &self.unfinished);
         if world.programs.is_on() {
-            let tokens = (query.ask.prefill + query.ask.decode).0;
-            let seconds =
-                |it: &WorkerSnapshot| world.programs.displaced_seconds(world.now, query.program, tokens, it);
-            displaced.extend(snapshots.iter().map(seconds));
+            let taken = (query.program, (query.ask.prefill + query.ask.decode).0);
+            world.programs.displaced_seconds(world.now, taken, snapshots, displaced);
         }
         self.prefill.look(world, query, name.needs().cache);
         true

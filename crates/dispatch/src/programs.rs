@@ -415,35 +415,49 @@ impl Programs {
         *self.memory.at(worker) = WorkerMemory::default();
     }
 
-    /// What others lose, in seconds, if this program, or a request of none, takes so many tokens at this worker. Those that have been
-    /// idle for so long that they give way first lose nothing: most of them have ended, which nobody reports. While they counted
-    /// as well, tasks of programs without a name, which leave more behind, took 4 % longer at 0.7 of the memory (64 at once,
-    /// five orders of the sessions).
+    /// What others lose at each of these workers, in seconds, if this program, or a request of none, takes so many tokens there.
     pub(crate) fn displaced_seconds(
         &self,
         now: Instant,
-        id: Option<ProgramId>,
-        tokens: u64,
-        at: &WorkerSnapshot,
-    ) -> f64 {
-        let (worker, Some(room)) = (at.worker, at.room) else { return 0.0 };
-        let Some(memory) = self.memory.get(worker) else { return 0.0 };
-        if self.settings.rule != ProgramRule::WorkingSet {
-            return 0.0;
-        }
-        let own = id.and_then(|it| self.programs.get(&it.0)).filter(|it| it.worker == Some(worker));
-        let others = memory.tokens - own.map_or(0, |it| it.tokens).min(memory.tokens);
-        let mut over = (others + tokens).saturating_sub(fillable(room.capacity)).min(others);
-        for idle in memory.idle.iter().take(GIVES_WAY_MAX) {
-            let reload = idle.tokens as f64 * at.prefill.slope;
-            if over == 0 || now.since(idle.since) < self.keep(reload) {
+        (id, tokens): (Option<ProgramId>, u64),
+        at: &[WorkerSnapshot],
+        seconds: &mut Vec<f64>,
+    ) {
+        let program = id.and_then(|it| self.programs.get(&it.0));
+        let own = program.and_then(|it| Some((it.worker?, it.tokens)));
+        seconds.extend(at.iter().map(|at| {
+            let (Some(memory), Some(room)) = (self.memory.get(at.worker), at.room) else { return 0.0 };
+            let own = own.filter(|it| it.0 == at.worker).map_or(0, |it| it.1);
+            let others = memory.tokens - own.min(memory.tokens);
+            let over = (others + tokens).saturating_sub(fillable(room.capacity)).min(others);
+            if over == 0 || self.settings.rule != ProgramRule::WorkingSet {
+                return 0.0;
+            }
+            let over = self.after_those_that_give_way(now, over, (memory, id), at.prefill.slope);
+            DISPLACED * over as f64 * at.prefill.slope
+        }));
+    }
+
+    /// So many tokens less what those have that have been idle for so long that they give way first: they lose nothing, as most of
+    /// them have ended, which nobody reports. While they counted as well, tasks of programs without a name, which leave more
+    /// behind, took 4 % longer at 0.7 of the memory (64 at once, five orders of the sessions).
+    fn after_those_that_give_way(
+        &self,
+        now: Instant,
+        mut over: u64,
+        (memory, without): (&WorkerMemory, Option<ProgramId>),
+        slope: f64,
+    ) -> u64 {
+        // By their places: an iterator over a queue costs more than the one or two steps that it makes here.
+        for idle in (0..GIVES_WAY_MAX).map_while(|it| memory.idle.get(it)) {
+            if over == 0 || now.since(idle.since) < self.keep(idle.tokens as f64 * slope) {
                 break;
             }
-            if Some(idle.id) != id {
+            if Some(idle.id) != without {
                 over = over.saturating_sub(idle.tokens);
             }
         }
-        DISPLACED * over as f64 * at.prefill.slope
+        over
     }
 
     // Held calls.

@@ -12,6 +12,7 @@ pub struct Barred<'a> {
 }
 
 impl Barred<'_> {
+    #[inline]
     pub fn bars(&self, worker: WorkerId) -> bool {
         self.tried.contains(&worker) || self.only.is_some_and(|it| !it.contains(&worker))
     }

@@ -141,6 +141,7 @@ impl Worker {
     }
 
     /// Whether it answers requests for this.
+    #[inline]
     pub fn serves(&self, wanted: Wanted) -> bool {
         self.answers() && self.has(wanted)
     }
@@ -150,6 +151,7 @@ impl Worker {
         !self.answers() && self.has(wanted)
     }
 
+    #[inline]
     fn has(&self, wanted: Wanted) -> bool {
         match (&self.models, wanted) {
             (_, Wanted::Anything) => true,
@@ -160,6 +162,7 @@ impl Worker {
     }
 
     /// Whether it may take new requests.
+    #[inline]
     pub fn is_fit(&self) -> bool {
         !self.draining && !matches!(self.health.state(), HealthState::Probing | HealthState::Ejected { .. })
     }
@@ -195,6 +198,7 @@ impl Worker {
     }
 
     /// What this router and all others have promised to it.
+    #[inline]
     pub fn promised_by_all(&self) -> Backlog {
         self.promised.plus(&self.promised_by_others)
     }
@@ -210,6 +214,7 @@ impl Worker {
     }
 
     /// Its last reported load, if that is not stale.
+    #[inline]
     pub fn fresh(&self, now: Instant) -> Option<EngineLoad> {
         self.report.filter(|it| !it.is_stale(now)).map(|it| it.load)
     }
@@ -220,11 +225,13 @@ impl Worker {
     }
 
     /// Requests there that no router has reported, if its report is not stale.
+    #[inline]
     pub(crate) fn foreign(&self, now: Instant) -> u32 {
         self.fresh(now).map_or(0, |_| self.foreign[0].min(self.foreign[1]))
     }
 
     /// Tokens that its KV cache has room for, if it ever reported so: that does not change while it runs.
+    #[inline]
     pub fn capacity(&self) -> Option<Tokens> {
         let load = self.report?.load;
         let product = || Some(load.blocks?.saturating_mul(load.block_size?));
@@ -233,6 +240,7 @@ impl Worker {
 
     /// KV tokens that running requests hold, and that queued ones will hold: by the engine's report where
     /// there is one, plus what routers have sent that it has not admitted.
+    #[inline]
     pub(crate) fn pinned(&self, now: Instant, capacity: Tokens, promised: &PromisedWork) -> Tokens {
         let Some(load) = self.fresh(now) else { return promised.context };
         let Some(usage) = load.kv_usage else { return promised.context };
@@ -248,6 +256,7 @@ impl Worker {
 
     /// KV tokens in use now: the engine's last report, corrected by what routers sent and finished since.
     /// Answers that are still to be decoded do not count.
+    #[inline]
     pub(crate) fn used(&self, now: Instant, capacity: Tokens, promised: &PromisedWork) -> Tokens {
         let context = promised.context - promised.decode;
         let Some(usage) = self.fresh(now).and_then(|it| it.kv_usage) else { return context };

@@ -219,7 +219,10 @@ impl Survey {
         candidate.fetch = self.pulls.at(place);
         candidate.displaced_seconds = self.displaced.get(place).copied().unwrap_or(0.0);
         candidate.sent = self.sent_to(query, beliefs.caches, worker);
-        add_reserved(&mut candidate, beliefs.reservations.at(worker, query.class));
+        let reserved = beliefs.reservations.at(worker, query.class);
+        if reserved.requests > 0 {
+            add_reserved(&mut candidate, reserved);
+        }
         if let Some(in_use) = beliefs.in_use {
             let Used { all, of_prompt } = in_use.at(worker, query.prompt);
             (candidate.in_use, candidate.held_in_use) = (all, of_prompt);

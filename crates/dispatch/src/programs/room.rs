@@ -16,13 +16,12 @@ pub(super) enum Room {
     At(WorkerId),
 }
 
-/// What one worker has for a program.
+/// A worker that has memory for a program.
 #[derive(Clone, Copy, Debug)]
 struct Opening {
     worker: WorkerId,
     /// Tokens that no program has; below zero while programs have too many.
     free: i64,
-    fits: bool,
 }
 
 impl Programs {
@@ -33,41 +32,45 @@ impl Programs {
         if program.in_flight > 0 || is_resident {
             return Some(Room::AsItIs);
         }
-        let mut able = fleet.workers().filter(|it| is_able(it)).peekable();
-        // Nothing to wait for: the call is refused, or waits for the first worker, like any other.
-        if able.peek().is_none() {
-            return Some(Room::AsItIs);
-        }
+        let mut is_any_able = false;
         let mut best: Option<Opening> = None;
-        for worker in able {
+        for worker in fleet.workers().filter(|it| is_able(it)) {
+            is_any_able = true;
             // A worker that has not said how much it holds takes what comes.
             let Some(capacity) = worker.capacity() else { return Some(Room::AsItIs) };
-            let opening = self.opening(now, program, worker, capacity);
-            if opening.fits && best.is_none_or(|it| it.free < opening.free) {
-                best = Some(opening);
+            let resident = self.memory.used(worker.id);
+            let free = self.admitted(capacity) as i64 - resident as i64;
+            // Who gives way is asked last: it costs the most.
+            if best.is_none_or(|it| it.free < free) && self.fits(now, program, worker, (free, resident)) {
+                best = Some(Opening { worker: worker.id, free });
             }
+        }
+        // Nothing to wait for: the call is refused, or waits for the first worker, like any other.
+        if !is_any_able {
+            return Some(Room::AsItIs);
         }
         best.map(|it| Room::At(it.worker))
     }
 
-    fn opening(&self, now: Instant, program: &Program, worker: &Worker, capacity: Tokens) -> Opening {
-        let keep = self.keep(program.tokens as f64 * worker.rates.prefill.slope);
-        let memory = self.memory.get(worker.id);
-        let resident = memory.map_or(0, |it| it.tokens);
-        let free = self.admitted(capacity) as i64 - resident as i64;
-        let idle = memory.into_iter().flat_map(|it| &it.idle).take_while(|it| now.since(it.since) >= keep);
-        let mut gives_way = idle.map(|it| it.tokens);
+    /// Whether this worker, with so many tokens that are free and resident, has memory for the program once those gave way that do.
+    fn fits(&self, now: Instant, program: &Program, worker: &Worker, (free, resident): (i64, u64)) -> bool {
+        let missing = (program.tokens as i64 - free).max(0) as u64;
         let mut yielded = 0;
-        while free + (yielded as i64) < program.tokens as i64 {
-            let Some(tokens) = gives_way.next() else { break };
-            yielded += tokens;
+        if let Some(memory) = self.memory.get(worker.id).filter(|_| missing > 0) {
+            let keep = self.keep(program.tokens as f64 * worker.rates.prefill.slope);
+            for idle in memory.idle.iter().take_while(|it| now.since(it.since) >= keep) {
+                if yielded >= missing {
+                    break;
+                }
+                yielded += idle.tokens;
+            }
         }
         // A program that is larger than what programs may fill goes where nothing else is resident.
-        let fits = free + yielded as i64 >= program.tokens as i64 || resident == yielded;
-        Opening { worker: worker.id, free, fits }
+        yielded >= missing || resident == yielded
     }
 
     /// How long an idle program keeps its memory, if computing its context takes so many seconds.
+    #[inline]
     pub(super) fn keep(&self, reload_seconds: f64) -> Duration {
         match self.settings.rule {
             ProgramRule::CacheTtl => self.think.time_to_live(reload_seconds + self.hold_seconds),

@@ -25,10 +25,10 @@ const RELOAD: f64 = 16.0;
 pub(crate) struct ThinkTimes {
     counts: [f64; BUCKETS],
     total: f64,
-    /// From which reload on, in seconds of memory, it pays to keep memory for how many seconds; both rise. Empty before
-    /// enough is known. It is `counts` as of the last tick: finding the best time anew takes 42 steps, and a held call asks
-    /// for every worker.
-    kept: Vec<(f64, f64)>,
+    /// From which reload on, in seconds of memory, it pays to keep memory for how long; both rise. Empty before
+    /// enough is known. It is `counts` as of the last tick: finding the best time anew takes 42 steps, and a price asks for
+    /// several idle programs of every worker.
+    kept: Vec<(f64, Duration)>,
 }
 
 impl Default for ThinkTimes {
@@ -82,7 +82,7 @@ impl ThinkTimes {
         let mut at = 0;
         let mut from = 0.0;
         loop {
-            self.kept.push((from, lines[at].0));
+            self.kept.push((from, duration(lines[at].0)));
             let (_, fixed, slope) = lines[at];
             let crossing = |it: &(f64, f64, f64)| ((it.1 - fixed) / (slope - it.2)).max(from);
             let later = lines.iter().enumerate().skip(at + 1).filter(|it| it.1.2 < slope);
@@ -93,15 +93,19 @@ impl ThinkTimes {
     }
 
     /// How long to keep the memory of a program that takes so many seconds to reload.
+    #[inline]
     pub(crate) fn hold(&self, reload_seconds: f64) -> Duration {
         let reload = RELOAD * reload_seconds;
-        let seconds = match self.kept.partition_point(|it| it.0 < reload) {
-            0 if self.kept.is_empty() => reload,
-            0 => 0.0,
+        match self.kept.partition_point(|it| it.0 < reload) {
+            0 if self.kept.is_empty() => duration(reload),
+            0 => Duration::ZERO,
             place => self.kept[place - 1].1,
-        };
-        Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX)
+        }
     }
+}
+
+fn duration(seconds: f64) -> Duration {
+    Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX)
 }
 
 #[cfg(test)]

@@ -101,10 +101,9 @@ impl Fleet {
     ///
     /// Shares are relative to the fleet's mean: where all warm up, none can take the load off the others. There the oldest had
     /// 190 requests and five others six, and when it died its streams had to move all at once.
-    fn ramp(&self, now: Instant, worker: &Worker) -> f64 {
+    fn ramp(&self, now: Instant, worker: &Worker, requests: u32) -> f64 {
         let share = (worker.health.share(now, &self.settings) / self.mean.share).min(1.0);
-        let requests = f64::from(worker.promised_by_all().work.requests);
-        if requests < share * self.mean.requests.max(1.0) { 1.0 } else { share }
+        if f64::from(requests) < share * self.mean.requests.max(1.0) { 1.0 } else { share }
     }
 
     pub(super) fn mean_load(&self, now: Instant) -> MeanLoad {
@@ -117,6 +116,7 @@ impl Fleet {
         }
     }
 
+    #[inline]
     pub(super) fn snapshot(&self, now: Instant, wanted: Wanted, worker: &Worker) -> WorkerSnapshot {
         let adapter = match wanted {
             Wanted::Model(model) if self.is_adapter(model) => worker.adapters.slot(model),
@@ -131,7 +131,7 @@ impl Fleet {
             promised,
             ours: (worker.promised.work.requests, worker.promised.work.prefill.tokens),
             requests: promised.requests.saturating_add(worker.foreign(now)),
-            share: self.ramp(now, worker) * worker.weight,
+            share: self.ramp(now, worker, promised.requests) * worker.weight,
             knee: worker.knee,
             prefill: worker.rates.prefill,
             decode: worker.rates.decode,
@@ -161,6 +161,7 @@ pub(super) enum Fitness {
     Last,
 }
 
+#[inline]
 pub(super) fn fitness(worker: &Worker) -> Option<Fitness> {
     match worker.health.state() {
         HealthState::Ready | HealthState::Warming { proven: true, .. } => Some(Fitness::Fit),

@@ -569,7 +569,9 @@ fn who_has_been_idle_for_long_costs_nothing_to_displace() {
     let price = |harness: &Harness, tokens: u64| {
         let parts = &harness.brain.parts;
         let worker = parts.fleet.snapshot_of(harness.now, WorkerId(0)).unwrap();
-        parts.programs.displaced_seconds(harness.now, None, tokens, &worker)
+        let mut seconds = Vec::new();
+        parts.programs.displaced_seconds(harness.now, (None, tokens), &[worker], &mut seconds);
+        seconds[0]
     };
     assert_eq!(price(&harness, 10_000), 0.0, "it fits beside them");
     assert!(price(&harness, 60_000) > 0.0);
