@@ -21,7 +21,7 @@ const LINE: usize = 8;
 /// Fills `out`, which must be empty. If the look-up counts as a use, `clock` is recorded as its time.
 pub(crate) fn look_up(table: &PrefixTable, clock: Option<u32>, chain: Chain<'_>, out: &mut Holdings) {
     // A prompt that begins like no other needs only its first line.
-    if chain.prefixes.first().is_none_or(|it| !table.may_begin_prompt(*it)) {
+    if chain.prefixes.first().is_none_or(|it| !table.may_begin_run(*it, 0)) {
         return;
     }
     let lines = chain.prefixes.iter().step_by(LINE).take(LINES_TOUCHED);

@@ -2,6 +2,7 @@
 
 use std::sync::atomic::AtomicU32;
 
+use crate::heads::RunStart;
 use crate::holders::{Holders, RUN_BLOCKS};
 use crate::prefix::PrefixHash;
 use crate::slab::NONE;
@@ -69,6 +70,11 @@ impl BlockRun {
     #[inline]
     pub(crate) fn hashes(&self) -> &[u64] {
         &self.hashes[..self.len()]
+    }
+
+    #[inline]
+    pub(crate) fn start(&self) -> RunStart {
+        if self.is_first { RunStart::Prompt } else { RunStart::at(RUN_BLOCKS + usize::from(self.depth)) }
     }
 
     /// How many more blocks the run can take.

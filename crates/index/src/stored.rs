@@ -36,10 +36,17 @@ struct PlacedBlocks<'a> {
 }
 
 impl PlacedBlocks<'_> {
-    fn new<'a>(table: &PrefixTable, names: &'a [u64], prefixes: &'a [PrefixHash]) -> PlacedBlocks<'a> {
+    fn new<'a>(
+        table: &PrefixTable,
+        at: Option<Position>,
+        names: &'a [u64],
+        prefixes: &'a [PrefixHash],
+    ) -> PlacedBlocks<'a> {
         debug_assert!(names.len() <= PIECE, "one bit per block");
-        let bits = prefixes.iter().enumerate().map(|(at, &it)| u64::from(table.may_begin_run(it)) << at);
-        PlacedBlocks { names, prefixes, may_begin: bits.fold(0, |all, it| all | it) }
+        let depth = table.depth_after(at);
+        let may_begin = |(at, &it)| u64::from(table.may_begin_run(it, depth + at)) << at;
+        let may_begin = prefixes.iter().enumerate().map(may_begin).fold(0, |all, it| all | it);
+        PlacedBlocks { names, prefixes, may_begin }
     }
 
     fn skip(&mut self, count: usize) {
@@ -95,13 +102,13 @@ impl ReportApplier<'_> {
         let pages = stored.tokens.chunks_exact(stored.block_tokens as usize);
         let (mut prefix, mut count) = (start.prefix.prefix(), 0);
         // Asked for here, because each step of the hash waits for the one before it, and the CPU has time.
-        let mut may_begin = 0;
+        let (mut may_begin, depth) = (0, self.table.depth_after(start.at));
         for ((_, tokens), slot) in stored.names.iter().zip(pages).zip(&mut prefixes) {
             if let Some(&extra) = stored.extras.get(count).filter(|&&it| it != 0) {
                 prefix = prefix.with(extra);
             }
             prefix = prefix.then_all(tokens);
-            may_begin |= u64::from(self.table.may_begin_run(prefix)) << count;
+            may_begin |= u64::from(self.table.may_begin_run(prefix, depth + count)) << count;
             *slot = prefix;
             count += 1;
         }
@@ -131,7 +138,7 @@ impl ReportApplier<'_> {
             blocks += 1;
             at = Start { prefix: prefix.into(), previous: Some(name), filled_tokens: 0, ..at };
         }
-        let blocks = PlacedBlocks::new(self.table, &names[..blocks], &prefixes[..blocks]);
+        let blocks = PlacedBlocks::new(self.table, start.at, &names[..blocks], &prefixes[..blocks]);
         self.place(blocks, (start.at, stored.tier), placing);
         count
     }
@@ -167,7 +174,7 @@ impl ReportApplier<'_> {
         };
         let mut at = None;
         for (names, prefixes) in names.chunks(PIECE).zip(chain.prefixes.chunks(PIECE)) {
-            let blocks = PlacedBlocks::new(self.table, names, prefixes);
+            let blocks = PlacedBlocks::new(self.table, at, names, prefixes);
             at = self.place(blocks, (at, Tier::Gpu), placing);
         }
         self.worker.adopted.insert(parent, ancestors);

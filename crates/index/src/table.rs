@@ -14,7 +14,7 @@
 //! removed, even if no worker holds it.
 
 use crate::believed::{Beliefs, Stamp};
-use crate::heads::Heads;
+use crate::heads::{RunHeads, RunStart};
 use crate::holders::{Holders, Mask, RUN_BLOCKS, WorkerMasks, low};
 use crate::prefix::PrefixHash;
 use crate::run::BlockRun;
@@ -32,10 +32,6 @@ pub struct Chain<'a> {
 
 /// How many runs a look-up prefetches besides the next one. About as many outstanding misses as a core supports.
 const TOUCHED: usize = 7;
-
-/// Few shards, because there are few such heads and they should share few cache lines.
-const FIRST_SHARD_BITS: u32 = 3;
-const SHARD_BITS: u32 = 6;
 
 /// The position of a block: its run, and the offset in it.
 pub(crate) type Position = (u32, u8);
@@ -100,10 +96,7 @@ pub(crate) struct Placing {
 #[derive(Debug)]
 pub(crate) struct PrefixTable {
     pub(crate) runs: Slab<BlockRun>,
-    /// Heads of runs that begin prompts. There are few, so they usually stay in the CPU cache.
-    first_heads: Heads,
-    /// Heads of all other runs.
-    heads: Heads,
+    heads: RunHeads,
     pub(crate) beliefs: Beliefs,
     /// Heap bytes that the runs point to.
     heap: usize,
@@ -116,8 +109,7 @@ impl PrefixTable {
     pub(crate) fn new(seed: u64) -> PrefixTable {
         PrefixTable {
             runs: Slab::new(),
-            first_heads: Heads::new(seed, FIRST_SHARD_BITS),
-            heads: Heads::new(seed, SHARD_BITS),
+            heads: RunHeads::new(seed),
             beliefs: Beliefs::new(),
             heap: 0,
             blocks: 0,
@@ -131,14 +123,13 @@ impl PrefixTable {
     }
 
     pub(crate) fn bytes(&self) -> usize {
-        self.runs.bytes() + self.first_heads.bytes() + self.heads.bytes() + self.beliefs.bytes() + self.heap
+        self.runs.bytes() + self.heads.bytes() + self.beliefs.bytes() + self.heap
     }
 
     /// Upper bound of the growth caused by any small number of blocks: pages, shards, the longest holder
     /// list, the rest of a run.
     pub(crate) fn bytes_to_grow(&self, slots: usize) -> usize {
         self.runs.bytes_to_grow()
-            + self.first_heads.bytes_to_grow()
             + self.heads.bytes_to_grow()
             + self.beliefs.bytes_to_grow()
             + slots * size_of::<WorkerMasks>()
@@ -151,7 +142,7 @@ impl PrefixTable {
         let prefixes = &chain.prefixes[depth..];
         let first = prefixes.first()?;
         let mut blocks = 0;
-        let run = self.heads(depth == 0).find(first.0, |run| {
+        let run = self.heads.at(depth).find(first.0, |run| {
             let run = &self.runs[run];
             run.block_tokens == chain.block_tokens && {
                 // Zero if the tag matched by accident.
@@ -162,25 +153,16 @@ impl PrefixTable {
         Some((run, blocks))
     }
 
+    /// Whether a run may begin with this block, which has this depth in its chain.
     #[inline]
-    fn heads(&self, is_first: bool) -> &Heads {
-        if is_first { &self.first_heads } else { &self.heads }
+    pub(crate) fn may_begin_run(&self, prefix: PrefixHash, depth: usize) -> bool {
+        self.heads.may_have(prefix.0, depth)
     }
 
-    fn heads_mut(&mut self, is_first: bool) -> &mut Heads {
-        if is_first { &mut self.first_heads } else { &mut self.heads }
-    }
-
-    /// Whether a prompt may begin with this block.
+    /// The depth of the block after this one, or of the first block of a prompt. Whole runs before it do not count.
     #[inline]
-    pub(crate) fn may_begin_prompt(&self, prefix: PrefixHash) -> bool {
-        self.first_heads.may_have(prefix.0)
-    }
-
-    /// Whether a run may begin with this block, unless the block begins a prompt.
-    #[inline]
-    pub(crate) fn may_begin_run(&self, prefix: PrefixHash) -> bool {
-        self.heads.may_have(prefix.0)
+    pub(crate) fn depth_after(&self, at: Option<Position>) -> usize {
+        at.map_or(0, |(run, offset)| usize::from(self.runs[run].depth) + usize::from(offset) + 1)
     }
 
     /// The same for a run that `look_ahead` guessed.
@@ -199,17 +181,19 @@ impl PrefixTable {
     pub(crate) fn look_ahead(&self, prefixes: &[PrefixHash], depth: usize) -> Option<Ahead> {
         // Many prompts go on alone after a system prompt: the filter says so with one fetch from an eighth of the memory. They
         // took 301 ns and take 240 (median, 100 blocks, 64 workers).
-        if !self.heads.may_have(prefixes[depth].0) {
+        let heads = self.heads.at(depth);
+        if !heads.may_have(prefixes[depth].0) {
             return None;
         }
-        let first = self.heads.find(prefixes[depth].0, |_| true)?;
+        let first = heads.find(prefixes[depth].0, |_| true)?;
         let next = (depth / RUN_BLOCKS + 1) * RUN_BLOCKS;
         let mut ahead = Ahead { depth, next, first, later: [NONE; TOUCHED] };
         let hashes = prefixes.get(next..).unwrap_or_default().iter().step_by(RUN_BLOCKS).take(TOUCHED);
-        black_box(hashes.clone().fold(0, |sum, it| sum ^ self.heads.touch(it.0)));
+        let heads = self.heads.of(RunStart::Boundary);
+        black_box(hashes.clone().fold(0, |sum, it| sum ^ heads.touch(it.0)));
         let mut touched = self.runs[first].touch();
         for (guess, prefix) in ahead.later.iter_mut().zip(hashes) {
-            let Some(run) = self.heads.find(prefix.0, |_| true) else { break };
+            let Some(run) = heads.find(prefix.0, |_| true) else { break };
             *guess = run;
             touched ^= self.runs[run].touch();
         }
@@ -225,9 +209,9 @@ impl PrefixTable {
         while start < chain.prefixes.len() {
             match self.step(chain, start) {
                 None => {
-                    start += 1;
-                    let rest = chain.prefixes.get(start..).unwrap_or_default();
-                    start += self.heads.leading_absent(rest.iter().map(|it| it.0));
+                    let end = chain.prefixes.len();
+                    let may_begin = |&it: &usize| self.may_begin_run(chain.prefixes[it], it);
+                    start = (start + 1..end).find(may_begin).unwrap_or(end);
                 }
                 Some((run, blocks)) => {
                     path.push(Segment { run, start, blocks });
@@ -280,18 +264,17 @@ impl PrefixTable {
         (prefixes, may_begin): (&[PrefixHash], u64),
         placing: Placing,
     ) -> (Position, usize) {
-        let mut left = RUN_BLOCKS;
         if let Some((id, offset)) = at {
-            let (run, after) = (&self.runs[id], usize::from(offset) + 1);
-            match same(&run.hashes()[after..], prefixes) {
-                0 => left -= (usize::from(run.depth) + after) % RUN_BLOCKS,
+            match same(&self.runs[id].hashes()[usize::from(offset) + 1..], prefixes) {
+                0 => {}
                 blocks => return ((id, offset + 1), blocks),
             }
         }
         self.end_run(at);
-        let may_begin = |block: usize| block == 0 && at.is_none() || may_begin >> block & 1 == 1;
-        let known = |block: usize| self.known(prefixes[block], block == 0 && at.is_none(), placing);
-        let known = |block: usize| may_begin(block).then(|| known(block)).flatten();
+        let depth = self.depth_after(at);
+        let left = RUN_BLOCKS - depth % RUN_BLOCKS;
+        let known = |block: usize| self.known(prefixes[block], depth + block, placing);
+        let known = |block: usize| (may_begin >> block & 1 == 1).then(|| known(block)).flatten();
         if let Some(run) = known(0) {
             return ((run, 0), same(self.runs[run].hashes(), prefixes));
         }
@@ -303,8 +286,8 @@ impl PrefixTable {
 
     /// The run that begins with this block.
     #[inline]
-    fn known(&self, prefix: PrefixHash, is_first: bool, placing: Placing) -> Option<u32> {
-        self.heads(is_first).find(prefix.0, |run| {
+    fn known(&self, prefix: PrefixHash, depth: usize, placing: Placing) -> Option<u32> {
+        self.heads.at(depth).find(prefix.0, |run| {
             let run = &self.runs[run];
             run.block_tokens == placing.block_tokens && run.hashes()[0] == prefix.0
         })
@@ -366,12 +349,11 @@ impl PrefixTable {
 
     /// A run for a block with this hash, which the caller adds.
     fn begin(&mut self, at: Option<Position>, hash: u64, block_tokens: u32) -> u32 {
-        let before = at.map_or(0, |(run, offset)| self.runs[run].depth + offset + 1);
-        let (depth, is_first) = (before % RUN_BLOCKS as u8, at.is_none());
-        let mut run = BlockRun::new(block_tokens, depth);
-        run.is_first = is_first;
+        let depth = self.depth_after(at);
+        let mut run = BlockRun::new(block_tokens, (depth % RUN_BLOCKS) as u8);
+        run.is_first = at.is_none();
         let id = self.runs.insert(run);
-        self.heads_mut(is_first).insert(hash, id);
+        self.heads.of_mut(RunStart::at(depth)).insert(hash, id);
         id
     }
 
@@ -392,7 +374,8 @@ impl PrefixTable {
         (rest.next, rest.previous) = (next, id);
         let first = rest.hashes()[0];
         let rest = self.runs.insert(rest);
-        self.heads.insert(first, rest);
+        // Between, because runs are as long as it is from one boundary to the next.
+        self.heads.of_mut(RunStart::Between).insert(first, rest);
         if next != NONE {
             self.runs[next].previous = rest;
         }
@@ -490,8 +473,8 @@ impl PrefixTable {
             if !matches!(run.holders, Holders::Nobody) || run.next != NONE {
                 return;
             }
-            let (first, is_first) = (run.hashes()[0], run.is_first);
-            self.heads_mut(is_first).remove(first, id);
+            let (first, start) = (run.hashes()[0], run.start());
+            self.heads.of_mut(start).remove(first, id);
             let run = self.runs.remove(id);
             self.state += 1;
             self.heap -= run.heap_bytes();
