@@ -471,7 +471,9 @@ impl Fleet {
     pub fn learn_first_token(&mut self, now: Instant, worker: WorkerId, work: PrefillWork, took: Duration) {
         let (usual, _) = Rates::usual();
         let plain_tokens = self.rates.prefill.plain_tokens(work);
-        self.attention.learn(work, self.rates.tame_first_token(work, took.as_secs_f64()));
+        let slowness = self.worker(worker).map_or(1.0, |it| it.rates.slowness_beside(&self.rates));
+        let seconds = took.as_secs_f64() / slowness;
+        self.attention.learn(work, self.rates.tame_first_token(work, seconds));
         self.rates.first_token(work, took, usual);
         self.knee_estimator.first_token(plain_tokens, took);
         let fleet = self.rates;

@@ -29,7 +29,10 @@ const TRAFFIC: [(&str, &str); 11] = [
     ("hot agents 3/s", "agents:rate=3,steps=6,kinds=12,system=24000,seconds=300"),
     ("many agents 2/s", "agents:rate=2,steps=6,kinds=60,system=24000,seconds=300"),
     ("many agents 3/s", "agents:rate=3,steps=6,kinds=60,system=24000,seconds=300"),
-    ("short groups 20/s", "groups:groups=40,prompts=2000,shared=500,own=100,out=200,zipf=1,qps=20,seconds=300"),
+    (
+        "short groups 20/s",
+        "groups:groups=40,prompts=2000,shared=500,own=100,out=200,zipf=1,qps=20,seconds=300",
+    ),
     ("RAG 2/s", "rag:qps=2,per_prompt=4,shuffled=1,seconds=90"),
     ("RAG 3/s", "rag:qps=3,per_prompt=4,shuffled=1,seconds=90"),
     ("joining", "groups:groups=20,prompts=200,shared=24000,own=400,out=200,zipf=1,qps=8,seconds=90"),

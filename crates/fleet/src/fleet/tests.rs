@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::barred::Barred;
+use maitre_base::Rng;
 use proptest::prelude::{Just, Strategy, any, prop, prop_assert, prop_oneof, proptest};
 
 /// A prompt of which nothing is cached.
@@ -324,6 +325,35 @@ fn what_attention_takes_is_learned_for_all_workers() {
             assert!(off.abs() < 0.15, "worker {worker}, {work:?}: {off:+.2}");
         }
     }
+}
+
+/// Two GPUs, each with prompts of its own length: after how many tokens a token takes twice as long, seconds per token, and
+/// the shortest and longest prompts.
+#[track_caller]
+fn check_mixed(kinds: [(f64, f64, std::ops::Range<u64>); 2]) {
+    let mut fleet = ready(2);
+    let mut rng = Rng::new(5);
+    let truths = [0, 1].map(|it| PrefillFit::new(0.03, kinds[it].1, 1.0 / kinds[it].0));
+    for number in 0..6_000 {
+        let at = number % 2;
+        let lengths = &kinds[at].2;
+        let tokens = lengths.start + rng.below((lengths.end - lengths.start) as usize) as u64;
+        let work = PrefillWork::whole(Tokens(tokens));
+        let took = Duration::from_secs_f64(truths[at].at(work) * (0.9 + 0.2 * rng.unit()));
+        fleet.learn_first_token(Instant::from_millis(number as u64), WorkerId(at as u32), work, took);
+        fleet.settle(Instant::from_millis(number as u64), &mut Vec::new());
+    }
+    let prefill = fleet.rates().prefill;
+    let doubled_after = prefill.slope / prefill.attention;
+    let range = kinds[0].0.min(kinds[1].0) * 0.7..kinds[0].0.max(kinds[1].0) * 1.3;
+    assert!(range.contains(&doubled_after), "{doubled_after}, not between those of both");
+}
+
+#[test]
+fn gpus_with_prompts_of_their_own_length_do_not_look_like_attention() {
+    check_mixed([(18_000.0, 15e-6, 10_000..40_000), (85_000.0, 100e-6, 500..8_500)]);
+    check_mixed([(18_000.0, 15e-6, 500..8_500), (85_000.0, 100e-6, 10_000..40_000)]);
+    check_mixed([(18_000.0, 15e-6, 500..40_000), (85_000.0, 100e-6, 500..40_000)]);
 }
 
 #[test]
