@@ -3,7 +3,7 @@
 //! A prompt token attends to all tokens before it. On dense models and large GPUs a token takes twice as long after 60,000
 //! to 85,000 tokens, on an 8B model after 18,000 (the profiles of our engine model). While every token counted alike, a
 //! conversation of 100,000 tokens that was computed anew looked half as expensive as it is, and a turn of 500 tokens at its
-//! end looked cheaper still. With it, responses of the conversation trace end 4 to 7 % sooner on `a100x8-70b`; on `h200-8b` 8 %
+//! end looked cheaper still. With it, responses of the conversation trace end 5 to 6 % sooner on `a100x8-70b`; on `h200-8b` 8 %
 //! sooner with the usual figure and 15 % with the one that is learned (decision 035).
 //!
 //! So it is learned: a regression of first tokens by tokens and by what those attend to. Short prompts say nothing of it.
