@@ -29,7 +29,7 @@
 //! may pick the same worker. Where a signal is missing its term is the same for every worker, and least work
 //! remains.
 
-use maitre_base::{AdapterSlot, KvRoom, PrefillWork, PromisedWork, Rng, Tokens};
+use maitre_base::{AdapterSlot, KvRoom, PrefillWork, Rng, Tokens};
 
 use crate::choose::Equals;
 use crate::{Ask, Candidate, Fetch, Pace, Pick, Why};
@@ -140,12 +140,10 @@ impl DelayTerms {
     }
 }
 
-/// Whether fetching this, after what the worker holds, costs less delay, to the request and to all others, than computing
-/// it there.
-pub fn pays((fetch, held): (Fetch, Tokens), pace: &Pace, promised: PromisedWork, requests: u32) -> bool {
-    let prefill = pace.prefill(PrefillWork::after(held, fetch.tokens));
-    let behind = BEHIND * f64::from(promised.prefilling);
-    fetch.seconds < prefill * (1.0 + behind + OTHERS * f64::from(requests).sqrt())
+/// Whether fetching this, after what the worker holds, takes less time than computing it there. That it would hold nobody up is
+/// no reason to fetch for longer: near saturation links slower than the GPUs would be used, and get queues of their own.
+pub fn pays((fetch, held): (Fetch, Tokens), pace: &Pace) -> bool {
+    fetch.seconds < pace.prefill(PrefillWork::after(held, fetch.tokens))
 }
 
 /// Seconds to the first token as the price sees it: the terms `wait`, `floor`, `prefill`, `fetch` and `adapter`.
@@ -392,20 +390,12 @@ mod tests {
     }
 
     #[test]
-    fn a_fetch_pays_by_what_it_saves_this_request_and_others() {
-        let check = |seconds: f64, requests: u32, expected: bool| {
-            let fetch = Fetch { tokens: Tokens(1_000), seconds, from: None };
-            assert_eq!(
-                pays((fetch, Tokens::ZERO), &PACE, PromisedWork::default(), requests),
-                expected,
-                "{seconds} s"
-            );
-        };
+    fn a_fetch_pays_where_computing_takes_longer() {
         // 1,000 tokens take 0.1 s to compute.
-        check(0.09, 0, true);
-        check(0.11, 0, false);
-        check(0.11, 4, true);
-        check(0.9, 4, false);
+        for (seconds, expected) in [(0.09, true), (0.11, false)] {
+            let fetch = Fetch { tokens: Tokens(1_000), seconds, from: None };
+            assert_eq!(pays((fetch, Tokens::ZERO), &PACE), expected, "{seconds} s");
+        }
     }
 
     #[test]

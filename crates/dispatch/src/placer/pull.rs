@@ -74,7 +74,7 @@ fn pull(world: &World<'_>, snapshot: &WorkerSnapshot, (source, held): (PullSourc
     let TransferTime { own, queue } = world.fleet.pull_time(way, tokens);
     let fetch = Fetch { tokens, seconds: own + queue, from: Some(source.worker) };
     let pace = pace(snapshot.prefill, snapshot.decode);
-    match least_delay::pays((fetch, held), &pace, snapshot.promised, snapshot.requests) {
+    match least_delay::pays((fetch, held), &pace) {
         true => fetch,
         false => Fetch::default(),
     }
