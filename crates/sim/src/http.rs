@@ -327,9 +327,10 @@ impl Handle {
 
 impl HostState {
     fn restart(&self) {
+        // First of all: no connection from before may tell what is so after it.
+        self.crash.send_modify(|times| *times += 1);
         self.driver.restart();
         self.transfer.iter().for_each(KvTransfer::restart);
-        self.crash.send_modify(|times| *times += 1);
     }
 
     /// Ends the engine as a failed assertion does. The response that is being written still gets out.

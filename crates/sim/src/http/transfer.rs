@@ -21,7 +21,7 @@ use std::time::Duration;
 use maitre_base::{Instant, hash};
 use parking_lot::Mutex;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Notify, mpsc, oneshot};
+use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 
 use super::{BindError, Gauge, HostState};
@@ -293,13 +293,18 @@ async fn serve(stream: TcpStream, state: Arc<HostState>) {
     }
     tokio::select! {
         // A disconnect or a malformed message ends the connection; nothing is reported.
-        _ = transfer.serve(&state, stream) => {}
+        _ = transfer.serve(&state, stream, crash.clone()) => {}
         _ = crash.changed() => {}
     }
 }
 
 impl KvTransfer {
-    async fn serve(&self, state: &HostState, stream: TcpStream) -> io::Result<()> {
+    async fn serve(
+        &self,
+        state: &HostState,
+        stream: TcpStream,
+        crash: watch::Receiver<u64>,
+    ) -> io::Result<()> {
         if matches!(self.connector(), Connector::Bootstrap(_)) {
             return bootstrap::serve(stream, state, self).await;
         }
@@ -310,6 +315,10 @@ impl KvTransfer {
                 Connector::Peer(_) => peer::answer(state, message),
                 Connector::Bootstrap(_) => channel::Reply::No,
             };
+            // What a connection asks of one engine, another one does not answer.
+            if crash.has_changed().unwrap_or(true) {
+                break;
+            }
             channel.reply(&reply).await?;
         }
         Ok(())
