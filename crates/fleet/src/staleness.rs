@@ -27,6 +27,8 @@ pub(crate) const UNLIKE: f64 = 1.25;
 /// gets requests also while it is slow.
 const FAR_UNLIKE: f64 = 2.0;
 const DISPROOFS: u8 = 3;
+/// After so long a difference smaller than that is enough, because workers like the others do not look unlike them for so long.
+const UNLIKE_LONG: Duration = Duration::from_secs(30);
 
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Staleness {
@@ -63,7 +65,9 @@ impl Staleness {
         let off = |expected: f64| (seen / expected).ln().abs();
         let is_nearer = off(usual) < off(expected);
         self.disproofs = if is_nearer { self.disproofs.saturating_add(1) } else { 0 };
-        let is_sure = self.disproofs >= DISPROOFS && is_unlike(expected, usual, FAR_UNLIKE);
+        let is_far = is_unlike(expected, usual, FAR_UNLIKE)
+            || self.unlike() >= UNLIKE_LONG && is_unlike(expected, usual, UNLIKE);
+        let is_sure = self.disproofs >= DISPROOFS && is_far;
         is_sure || is_nearer && self.on_trial
     }
 
@@ -72,13 +76,17 @@ impl Staleness {
         self.is_void = true;
     }
 
+    /// For how long the worker had been unlike the fleet when it last showed its rates.
+    fn unlike(&self) -> Duration {
+        self.unlike_since.map_or(Duration::ZERO, |it| self.at.since(it))
+    }
+
     /// How far the rates have faded: 0 if they hold, 1 if nothing is left of them.
     pub(crate) fn faded(&self, now: Instant, first_tokens: u32) -> f64 {
         if self.is_void {
             return 1.0;
         }
-        let unlike = self.unlike_since.map_or(Duration::ZERO, |it| self.at.since(it));
-        let holds = (unlike / HOLDS_PART).clamp(HOLDS_MIN, HOLDS_MAX);
+        let holds = (self.unlike() / HOLDS_PART).clamp(HOLDS_MIN, HOLDS_MAX);
         let by_time = now.since(self.at).as_secs_f64() / holds.as_secs_f64() - 1.0;
         let later = f64::from(first_tokens.saturating_sub(self.first_tokens));
         let by_count = later / f64::from(HOLDS_FIRST_TOKENS) - 1.0;
@@ -165,6 +173,17 @@ mod tests {
             let verdicts = [(); 3].map(|()| busy.is_disproved(seen, expected, usual));
             assert_eq!(verdicts, [false, false, at_last], "{row}");
             assert!(!busy.is_disproved(expected, expected, usual), "{row}");
+        }
+    }
+
+    #[test]
+    fn a_worker_that_was_unlike_for_long_is_disproved_by_small_differences_too() {
+        for (unlike, expected) in [(29, false), (30, true)] {
+            let mut busy = Staleness::default();
+            busy.refresh(at(100), 500, true);
+            busy.refresh(at(100 + unlike), 600, true);
+            let verdicts = [(); 3].map(|()| busy.is_disproved(1.1, 1.6, 1.0));
+            assert_eq!(verdicts, [false, false, expected], "after {unlike} s");
         }
     }
 }
