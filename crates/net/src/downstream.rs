@@ -29,6 +29,7 @@ use tokio::time::timeout;
 use tokio_util::io::poll_read_buf;
 
 use crate::http1::body::{BodyReader, Piece};
+use crate::stream::Peer;
 use crate::wake_gate::WakeGate;
 pub use head::{BadHead, LINES_MAX};
 use response::Outgoing;
@@ -120,7 +121,7 @@ pub enum ResponseError {
     BrokeOff,
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin> Downstream<S> {
+impl<S: AsyncRead + AsyncWrite + Peer + Unpin> Downstream<S> {
     pub fn new(stream: S, head_bytes_max: usize) -> Downstream<S> {
         Downstream {
             stream,
@@ -221,7 +222,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Downstream<S> {
         Ok(())
     }
 
-    /// Resolves when the client has disconnected. Keeps a few bytes of a following request, and then reads no further.
+    /// Resolves when the client has disconnected. Keeps a few bytes of a following request, and then reads no further: from there
+    /// on it looks at each poll, of which the watchdog of the connection causes one every other second.
     pub fn poll_closed(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         while self.buffer.len() < AHEAD_BYTES {
             let Some(mut cx) = self.gate.pass(cx) else { return Poll::Pending };
@@ -234,7 +236,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Downstream<S> {
             }
             self.buffer.extend_from_slice(ahead.filled());
         }
-        Poll::Pending
+        if self.stream.has_left() { Poll::Ready(()) } else { Poll::Pending }
     }
 
     /// Reads into the buffer. If that has room for less than `least` bytes, it gets room for `space`.

@@ -157,6 +157,12 @@ impl SimulatedStream {
         let has_unread = !lane.unread.is_empty() && !IGNORES_UNREAD.get();
         !has_unread && !lane.is_ended && !wire.is_reset
     }
+
+    /// Whether the peer will send nothing more.
+    pub(crate) fn has_left(&self) -> bool {
+        let wire = self.0.wire.lock();
+        wire.lanes[self.0.end].is_ended || wire.is_reset
+    }
 }
 
 impl Drop for SimulatedStream {

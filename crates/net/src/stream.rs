@@ -16,6 +16,12 @@ use tokio_rustls::TlsStream;
 #[cfg(feature = "simulated")]
 use crate::simulated::SimulatedStream;
 
+/// A connection whose peer can be asked after without reading.
+pub trait Peer {
+    /// Whether the peer will send nothing more, even if bytes of it are unread.
+    fn has_left(&self) -> bool;
+}
+
 pub enum ByteStream {
     Plain(TcpStream),
     Tls(Box<TlsStream<TcpStream>>),
@@ -54,6 +60,31 @@ impl ByteStream {
             ByteStream::Simulated(_) => None,
         }
     }
+}
+
+impl Peer for ByteStream {
+    fn has_left(&self) -> bool {
+        match self {
+            ByteStream::Plain(stream) => is_half_closed(stream),
+            ByteStream::Tls(stream) => is_half_closed(stream.get_ref().0),
+            #[cfg(feature = "simulated")]
+            ByteStream::Simulated(stream) => stream.has_left(),
+        }
+    }
+}
+
+/// Whether the peer has closed its direction. tokio tells that only to who reads on.
+#[cfg(target_os = "linux")]
+fn is_half_closed(stream: &TcpStream) -> bool {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    let mut asked = [PollFd::new(stream, PollFlags::RDHUP)];
+    poll(&mut asked, Some(&Timespec::default())).is_ok_and(|answers| answers > 0)
+}
+
+/// Other systems do not say while bytes are unread.
+#[cfg(not(target_os = "linux"))]
+fn is_half_closed(_: &TcpStream) -> bool {
+    false
 }
 
 /// Whether a read would wait: no bytes, no end, no error.
@@ -147,5 +178,17 @@ mod tests {
             }
             assert!(!stream.is_silent(), "closed: {close}");
         }
+    }
+
+    #[cfg(target_os = "linux")]
+    #[tokio::test]
+    async fn a_peer_has_left_though_its_bytes_are_unread() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let stream = ByteStream::Plain(TcpStream::connect(listener.local_addr().unwrap()).await.unwrap());
+        let (mut peer, _) = listener.accept().unwrap();
+        peer.write_all(&[b'x'; 1_000]).unwrap();
+        assert!(!stream.has_left());
+        peer.shutdown(std::net::Shutdown::Write).unwrap();
+        assert!(stream.has_left());
     }
 }

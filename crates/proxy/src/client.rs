@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use maitre_net::stream::ByteStream;
+use maitre_net::stream::{ByteStream, Peer};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::settings::Timeouts;
@@ -151,6 +151,12 @@ pub(crate) struct ClientSocket {
 impl ClientSocket {
     pub(crate) fn new(stream: ByteStream, pulse: Arc<Pulse>) -> ClientSocket {
         ClientSocket { stream, pulse }
+    }
+}
+
+impl Peer for ClientSocket {
+    fn has_left(&self) -> bool {
+        self.stream.has_left()
     }
 }
 

@@ -119,6 +119,8 @@ impl<const COUNT: usize> Names<COUNT> {
     }
 }
 
+/// Removes the headers that are about the connection. The id stays even if it is named as one of them: it is the router's own by
+/// now, and tells the response of this request from that of another.
 pub(crate) fn strip_hop_by_hop(headers: &mut HeaderMap) {
     if !HOP_BY_HOP.is_any_in(headers) {
         return;
@@ -129,6 +131,7 @@ pub(crate) fn strip_hop_by_hop(headers: &mut HeaderMap) {
         .filter_map(|it| it.to_str().ok())
         .flat_map(|it| it.split(','))
         .filter_map(|it| it.trim().parse().ok())
+        .filter(|it| *it != REQUEST_ID)
         .collect();
     for name in named {
         headers.remove(name);
@@ -173,9 +176,11 @@ pub(crate) fn strip_priority(headers: &mut HeaderMap) {
     ENGINE_PRIORITY.remove_from(headers);
 }
 
-/// The client's own id for this request; or a new one, which is added to the headers for the worker.
+/// The client's own id for this request; or a new one, which replaces what the client sent. Of two ids a worker might read the
+/// other one.
 pub(crate) fn keep_or_make_id(headers: &mut HeaderMap, request: RequestId, nonce: u64) -> HeaderValue {
-    if let Some(id) = headers.get(&REQUEST_ID)
+    let mut ids = headers.get_all(&REQUEST_ID).iter();
+    if let (Some(id), None) = (ids.next(), ids.next())
         && (1..=REQUEST_ID_MAX).contains(&id.len())
         && !id.as_bytes().windows(ADDRESS_IN_ID.len()).any(|it| it == ADDRESS_IN_ID)
     {
@@ -280,6 +285,22 @@ mod tests {
         let mut map = headers(&[("x-request-id", "___prefill_addr_10.0.0.1:80___decode_addr_10.0.0.2:80_a")]);
         let made = keep_or_make_id(&mut map, RequestId(1), 0);
         assert_eq!((made.len(), map.get(REQUEST_ID)), (16, Some(&made)));
+    }
+
+    #[test]
+    fn two_ids_are_replaced_by_one() {
+        let mut map = headers(&[("x-request-id", "abc"), ("x-request-id", "___prefill_addr_10.0.0.1:80___")]);
+        let made = keep_or_make_id(&mut map, RequestId(1), 0);
+        let sent: Vec<_> = map.get_all(REQUEST_ID).iter().collect();
+        assert_eq!((made.len(), sent), (16, vec![&made]));
+    }
+
+    #[test]
+    fn the_id_reaches_the_worker_whatever_the_client_calls_it() {
+        let mut map = headers(&[("connection", "x-request-id, x-private"), ("x-private", "1")]);
+        let id = keep_or_make_id(&mut map, RequestId(1), 0);
+        toward_worker(&mut map);
+        assert_eq!((map.len(), map.get(REQUEST_ID)), (1, Some(&id)));
     }
 
     #[test]

@@ -219,7 +219,7 @@ impl ContinuableStream {
             }
             StreamEvent::Done => {
                 self.has_passed = true;
-                out.append(&mut self.held);
+                self.pass_held(out);
                 out.extend_from_slice(event);
             }
             StreamEvent::Failed if self.obstacle.is_none() => return Flow::Broken,
@@ -261,9 +261,19 @@ impl ContinuableStream {
     fn pass_unknown(&mut self, event: &[u8], out: &mut Vec<u8>) -> Flow {
         self.give_up(Obstacle::NoIds);
         self.has_passed = true;
-        out.append(&mut self.held);
+        self.pass_held(out);
         out.extend_from_slice(event);
         Flow::On
+    }
+
+    /// Passes on all that was held back: events, and text in which a stop string might have begun. What comes next ends the stream
+    /// without a reason or is not understood, so it may neither swallow that text nor overtake it.
+    fn pass_held(&mut self, out: &mut Vec<u8>) {
+        out.append(&mut self.held);
+        let text = self.stop.as_mut().map(StopMatcher::rest).unwrap_or_default();
+        if !text.is_empty() {
+            out.extend_from_slice(self.transcript.text_event(&self.terms, &text, "null").as_bytes());
+        }
     }
 
     fn read_first(&mut self, event: &str, chunk: &StreamChunk<'_>, out: &mut Vec<u8>) -> Flow {

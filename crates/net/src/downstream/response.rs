@@ -16,6 +16,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::{Downstream, Exchange, ResponseError, clock};
 use crate::http1::head::push_number;
+use crate::stream::Peer;
 
 /// Chunks up to this size are copied. Chosen: a copy of 2 KB costs less than one more piece of a vectored write.
 const COPY_BYTES_MAX: usize = 2 << 10;
@@ -192,7 +193,7 @@ impl Framing {
     }
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin> Downstream<S> {
+impl<S: AsyncRead + AsyncWrite + Peer + Unpin> Downstream<S> {
     /// Sends a response to its end. Returns whether the connection may carry another request; not if it is the last one.
     pub async fn respond<B>(&mut self, response: Response<B>, is_last: bool) -> Result<bool, ResponseError>
     where

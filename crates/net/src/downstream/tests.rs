@@ -9,6 +9,12 @@ use tokio::io::{AsyncReadExt as _, DuplexStream, duplex};
 
 use super::*;
 
+impl Peer for DuplexStream {
+    fn has_left(&self) -> bool {
+        false
+    }
+}
+
 /// A body of these chunks. None: it breaks off there. It never ends if `waits`.
 struct Chunks {
     chunks: VecDeque<Option<Bytes>>,

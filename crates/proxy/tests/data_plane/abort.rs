@@ -143,3 +143,26 @@ async fn an_http2_reset_ends_only_its_own_request() {
     assert!(whole.ends_with(b"data: [DONE]\n\n"));
     fixture.until_nothing_is_open().await;
 }
+
+/// Bytes of a following request are read up to a bound, and the end of the connection is behind them.
+#[tokio::test]
+async fn a_client_that_sends_ahead_and_disconnects_leaves_nothing_behind() {
+    let mut engine = engine_settings();
+    engine.engine.profile = maitre_sim::profile::Profile::named("h200-8b").unwrap();
+    let fixture = fixture_with(1, engine, settings()).await;
+    let handle = fixture.engines[0].handle();
+    for stream in [true, false] {
+        let body = chat(100_000, stream).replace("\"max_tokens\"", "\"ignore_eos\":true,\"max_tokens\"");
+        let head = format!(
+            "POST /v1/chat/completions HTTP/1.1\r\nhost: m\r\ncontent-length: {}\r\n\r\n",
+            body.len()
+        );
+        let ahead = "x".repeat(5_000);
+        let mut socket = TcpStream::connect(fixture.router.listen()).await.unwrap();
+        socket.write_all(format!("{head}{body}{ahead}").as_bytes()).await.unwrap();
+        within(handle.until(|it| it.requests_open == 1)).await;
+        drop(socket);
+        fixture.until_nothing_is_open().await;
+        within(handle.until(|it| it.requests_open == 0)).await;
+    }
+}

@@ -253,6 +253,29 @@ fn the_event_that_ends_at_a_stop_string_says_which() {
 }
 
 #[test]
+fn text_that_waits_for_a_stop_string_is_neither_lost_nor_overtaken() {
+    let body = stopping(&body(Route::Chat, None, false), "\"<|end|>\"");
+    let text = |it: &str, ids: &str| {
+        let delta = format!(r#"{{"index":0,"delta":{{"content":"{it}"}}{ids}}}"#);
+        format!("data: {{\"id\":\"a\",\"created\":1,\"model\":\"m\",\"choices\":[{delta}]}}\n\n")
+    };
+    let (hello, world) = (text("Hello", ",\"token_ids\":[1]"), text(" world", ",\"token_ids\":[2]"));
+    let foreign = format!("event: note\n{}", text("!", ""));
+    let error = "data: {\"error\":{\"message\":\"no\",\"code\":400}}\n\n";
+    for (last, expected) in [("", "Hello world"), (&foreign, "Hello world!"), (error, "Hello world")] {
+        let mut stream = ContinuableStream::new(StreamTerms::read(Route::Chat, body.as_bytes()).unwrap());
+        let mut out = Vec::new();
+        for event in [&hello, &world, last, "data: [DONE]\n\n"] {
+            assert!(matches!(stream.feed(event.as_bytes(), &mut out), Flow::On), "{event}");
+        }
+        let given = String::from_utf8(out).unwrap();
+        // The client's parser does not mind what kind an event is.
+        assert_eq!(view(&given.replace("event: note\n", "").replace(error, "")).text, expected, "{given}");
+        assert!(given.ends_with("data: [DONE]\n\n"), "{given}");
+    }
+}
+
+#[test]
 fn an_engine_that_separates_reasoning_is_asked_again_for_its_own_stop_strings() {
     let body = stopping(&body(Route::Chat, None, false), "\"x\"");
     let terms = StreamTerms::read(Route::Chat, body.as_bytes()).unwrap();
