@@ -61,6 +61,10 @@ pub enum UpstreamError {
     Io(#[from] io::Error),
     #[error("the connection closed in the middle of a response")]
     Closed,
+    #[error("the connection closed without a response")]
+    Unanswered,
+    #[error("not HTTP: a response before its request")]
+    Early,
     #[error("not HTTP: {0}")]
     NotHttp(&'static str),
     #[error("the body has more than {0} bytes")]
@@ -74,6 +78,11 @@ impl From<Malformed> for UpstreamError {
 }
 
 impl UpstreamError {
+    /// Whether the worker may have closed the connection before it read the request: not one byte of a response to it has come.
+    pub fn may_be_unread(&self) -> bool {
+        matches!(self, UpstreamError::Unanswered | UpstreamError::Early)
+    }
+
     /// The TLS failure behind it. With TLS 1.3 a server that rejects our certificate says so only after the handshake.
     pub fn tls_failure(&self) -> Option<TlsFailure> {
         match self {
@@ -122,7 +131,7 @@ impl Upstream {
             // sending, and also after a failed write: the response may be there.
             let response = ready!(self.poll_head(&method, cx));
             if left.len() == head.len() && response.is_ok() {
-                return Poll::Ready(Err(UpstreamError::NotHttp("a response before its request")));
+                return Poll::Ready(Err(UpstreamError::Early));
             }
             // A connection with half a request on it cannot be reused.
             self.keep_alive &= sent_all;
@@ -168,8 +177,14 @@ impl Upstream {
                 self.body = body;
                 return Poll::Ready(Ok(head));
             }
-            if ready!(self.poll_fill(cx))? == 0 {
-                return Poll::Ready(Err(UpstreamError::Closed));
+            let has_come = !self.buffer.is_empty() || self.interim > 0;
+            match ready!(self.poll_fill(cx)) {
+                Ok(0) if has_come => return Poll::Ready(Err(UpstreamError::Closed)),
+                Ok(0) => return Poll::Ready(Err(UpstreamError::Unanswered)),
+                Err(error) if error.kind() == io::ErrorKind::ConnectionReset && !has_come => {
+                    return Poll::Ready(Err(UpstreamError::Unanswered));
+                }
+                filled => drop(filled?),
             }
         }
     }

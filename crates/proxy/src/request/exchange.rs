@@ -62,8 +62,21 @@ impl From<Failure> for NoResponse {
     }
 }
 
-/// A reused connection that breaks this soon was most likely closed by the worker while it was idle, before the worker
-/// read the request.
+/// The end of an exchange without a response.
+struct Broken {
+    failure: Failure,
+    /// The worker may not have read the request.
+    may_be_unread: bool,
+}
+
+impl From<Failure> for Broken {
+    fn from(failure: Failure) -> Broken {
+        Broken { failure, may_be_unread: false }
+    }
+}
+
+/// A reused connection that ends this soon, without a byte, was most likely closed by the worker while it was idle, before the
+/// worker read the request.
 const CLOSED_WHILE_IDLE: Duration = Duration::from_millis(200);
 
 /// What is sent: the request, and what the router changes in its body.
@@ -96,7 +109,8 @@ pub(super) async fn interrupted(
     }
 }
 
-/// Sends the request on an idle connection if there is one, else on a new one.
+/// Sends the request on an idle connection if there is one, else on a new one. A request that the worker may not have read is sent
+/// once more, unless the operator wants none to reach a worker twice.
 pub(super) async fn send(
     upstreams: &Upstreams,
     outbound: Outbound<'_>,
@@ -108,9 +122,11 @@ pub(super) async fn send(
         return exchange(upstreams, outbound, link, placement, upstream).await;
     };
     let sent = upstreams.clock.now();
-    match exchange(upstreams, outbound, link.clone(), placement, upstream).await {
-        Err(Failure::Broke) if upstreams.clock.now().since(sent) < CLOSED_WHILE_IDLE => {}
-        outcome => return outcome,
+    let may_resend = upstreams.settings.load().brain.failovers_max > 0;
+    match try_exchange(upstreams, outbound, link.clone(), placement, upstream).await {
+        Err(Broken { failure: Failure::Broke, may_be_unread: true })
+            if may_resend && upstreams.clock.now().since(sent) < CLOSED_WHILE_IDLE => {}
+        outcome => return outcome.map_err(|it| it.failure),
     }
     // Once more, on a new connection. If that cannot be opened, the worker broke under the request: it must not count
     // as one that was never sent.
@@ -173,11 +189,21 @@ impl TimeLimit {
 /// Sends the request and waits for the first byte of the response's body.
 pub(super) async fn exchange(
     upstreams: &Upstreams,
+    outbound: Outbound<'_>,
+    link: Arc<Link>,
+    placement: Placement,
+    upstream: Upstream,
+) -> Result<Box<StartedResponse>, Failure> {
+    try_exchange(upstreams, outbound, link, placement, upstream).await.map_err(|it| it.failure)
+}
+
+async fn try_exchange(
+    upstreams: &Upstreams,
     Outbound { arrived, rewrite, leg }: Outbound<'_>,
     link: Arc<Link>,
     placement: Placement,
     mut upstream: Upstream,
-) -> Result<Box<StartedResponse>, Failure> {
+) -> Result<Box<StartedResponse>, Broken> {
     let timeouts = upstreams.settings.load().timeouts;
     let timed_out = |limit: TimeLimit| {
         link.failed(format!("no response within {:?}", limit.left));
@@ -192,11 +218,13 @@ pub(super) async fn exchange(
     })?;
     let LegRequest { request, form } = request;
     let head = within(limit.left, upstream.send(request)).await;
-    let head = head.map_err(|_| timed_out(limit))?.map_err(|error| broke(&link, &error))?;
+    let head = head.map_err(|_| timed_out(limit))?;
+    let head =
+        head.map_err(|error| Broken { failure: broke(&link, &error), may_be_unread: error.may_be_unread() })?;
     let own_id = leg.request_id();
     let sent_id = own_id.as_ref().or(arrived.headers.get(&REQUEST_ID));
     if !upstream.may_be_response(sent_id, head.headers.get(&REQUEST_ID)) {
-        return Err(broke(&link, &UpstreamError::NotHttp("the response to another request")));
+        return Err(broke(&link, &UpstreamError::NotHttp("the response to another request")).into());
     }
     let responded = upstreams.clock.now();
     link.hear(responded);
@@ -207,7 +235,7 @@ pub(super) async fn exchange(
     let first = within(limit.left, upstream.chunk()).await;
     let first = first.map_err(|_| timed_out(limit))?.transpose().map_err(|error| broke(&link, &error))?;
     if first.is_none() && is_stream(&head.headers) {
-        return Err(broke(&link, &UpstreamError::Closed));
+        return Err(broke(&link, &UpstreamError::Closed).into());
     }
     // Boxed: it has half a kilobyte, and six futures pass it on.
     Ok(Box::new(StartedResponse { placement, form, link, upstream, sent, head, first }))

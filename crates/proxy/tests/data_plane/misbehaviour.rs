@@ -36,9 +36,18 @@ pub(crate) async fn endless_stream(mut stream: TcpStream) {
 }
 
 /// A router in front of one worker that answers GETs with 404, and hands POSTs to `reply` once it has read their heads.
-pub(crate) async fn router_in_front_of<F, R>(reply: F, mut settings: RouterSettings) -> Router
+pub(crate) async fn router_in_front_of<F, R>(reply: F, settings: RouterSettings) -> Router
 where
     F: Fn(TcpStream) -> R + Clone + Send + 'static,
+    R: Future<Output = ()> + Send + 'static,
+{
+    router_in_front_of_posts(move |stream, _| reply(stream), settings).await
+}
+
+/// The same; `reply` gets the heads, too.
+async fn router_in_front_of_posts<F, R>(reply: F, mut settings: RouterSettings) -> Router
+where
+    F: Fn(TcpStream, String) -> R + Clone + Send + 'static,
     R: Future<Output = ()> + Send + 'static,
 {
     let listener = TcpListener::bind(ANYWHERE).await.unwrap();
@@ -51,7 +60,7 @@ where
             served.spawn(async move {
                 while let Some(head) = head_of(&mut stream).await {
                     if head.starts_with("POST") {
-                        return reply(stream).await;
+                        return reply(stream, head).await;
                     }
                     let _ = stream.write_all(b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n").await;
                 }
@@ -234,4 +243,52 @@ async fn a_response_that_breaks_off_reaches_the_client_as_far_as_it_goes() {
     let _ = within(socket.read_to_end(&mut seen)).await;
     let seen = String::from_utf8_lossy(&seen);
     assert!(seen.starts_with("HTTP/1.1 200 OK") && seen.ends_with("2\r\nok\r\n"), "{seen}");
+}
+
+/// Reads a POST with its body.
+async fn post_of(stream: &mut TcpStream, head: Option<String>) -> Option<()> {
+    let head = match head {
+        Some(head) => head,
+        None => head_of(stream).await?,
+    };
+    let head = head.to_lowercase();
+    let length = head.split("content-length: ").nth(1)?.lines().next()?.parse().ok()?;
+    stream.read_exact(&mut vec![0; length]).await.ok().map(drop)
+}
+
+/// An idle connection that closes as it is used again has not read the request, as far as anyone can tell.
+#[tokio::test]
+async fn a_request_on_a_reused_connection_is_sent_again_only_if_nothing_came_back() {
+    // What the worker sends before it closes, the setting, and then how often it gets the request, and the status.
+    for (last_words, failovers_max, expected) in [
+        ("", 1, (2, 200)),
+        ("HTTP/1.1 100 Continue\r\n\r\n", 1, (1, 502)),
+        ("HTTP/1.1 200 OK\r\n", 1, (1, 502)),
+        ("HTTP/1.1 200 OK\r\n\r\n", 0, (1, 200)),
+        ("", 0, (1, 502)),
+    ] {
+        let posts = std::sync::Arc::new(std::sync::atomic::AtomicU32::new(0));
+        let count = posts.clone();
+        let reply = move |mut stream: TcpStream, head: String| {
+            let count = count.clone();
+            async move {
+                let mut head = Some(head);
+                while post_of(&mut stream, head.take()).await.is_some() {
+                    if count.fetch_add(1, std::sync::atomic::Ordering::Relaxed) == 1 {
+                        let _ = stream.write_all(last_words.as_bytes()).await;
+                        return;
+                    }
+                    let _ = stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}").await;
+                }
+            }
+        };
+        let mut settings = settings();
+        settings.brain.failovers_max = failovers_max;
+        let router = router_in_front_of_posts(reply, settings).await;
+        let mut client = Client::connect(router.listen()).await;
+        assert_eq!(client.post("/v1/chat/completions", chat(1, false)).await.status, 200);
+        let status = client.post("/v1/chat/completions", chat(1, false)).await.status.as_u16();
+        let again = posts.load(std::sync::atomic::Ordering::Relaxed) - 1;
+        assert_eq!((again, status), expected, "{last_words:?}, at most {failovers_max} failovers");
+    }
 }
