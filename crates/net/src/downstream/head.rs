@@ -3,7 +3,7 @@
 use std::mem::MaybeUninit;
 
 use bytes::{Buf, BytesMut};
-use http::header::{EXPECT, HeaderValue, TRANSFER_ENCODING};
+use http::header::{EXPECT, HOST, HeaderValue, TRANSFER_ENCODING};
 use http::uri::InvalidUri;
 use http::{Method, Request, Uri, Version};
 use httparse::Status;
@@ -82,6 +82,10 @@ fn exchange(request: &Request<()>) -> Result<Exchange, &'static str> {
     let (headers, is_http10) = (request.headers(), request.version() == Version::HTTP_10);
     if is_http10 && headers.contains_key(TRANSFER_ENCODING) {
         return Err("a transfer encoding in HTTP/1.0");
+    }
+    // None is no contradiction, and probes forget it.
+    if headers.get_all(HOST).iter().nth(1).is_some() {
+        return Err("more than one Host");
     }
     let body = head::framing(headers, BodyReader::length(0))?;
     let expects = |it: &HeaderValue| it.as_bytes().eq_ignore_ascii_case(b"100-continue");
@@ -166,6 +170,7 @@ mod tests {
             "HTTP/1.1\r\ncontent-length : 2",
             "HTTP/1.1\r\ntransfer-encoding: gzip, chunked",
             "HTTP/1.1\r\ntransfer-encoding: chunked\r\ntransfer-encoding: chunked",
+            "HTTP/1.1\r\nhost: a\r\nhost: b",
             "HTTP/1.0\r\ntransfer-encoding: chunked",
             "HTTP/1.1\r\nx-a: b\r\n folded: yes",
             "HTTP/1.9",

@@ -250,6 +250,9 @@ fn broke(link: &Link, error: &UpstreamError) -> Failure {
 
 /// Whether a response is an event stream that we can read; a compressed one is only passed on.
 pub(super) fn is_stream(headers: &HeaderMap) -> bool {
-    let events = |it: &HeaderValue| it.as_bytes().starts_with(b"text/event-stream");
+    const EVENTS: &[u8] = b"text/event-stream";
+    let events = |it: &HeaderValue| {
+        it.as_bytes().get(..EVENTS.len()).is_some_and(|it| it.eq_ignore_ascii_case(EVENTS))
+    };
     headers.get(CONTENT_TYPE).is_some_and(events) && !headers.contains_key(CONTENT_ENCODING)
 }

@@ -3,6 +3,7 @@
 use bytes::Bytes;
 use http::StatusCode;
 use http::header::HeaderMap;
+use maitre_base::Instant;
 use maitre_dialect::sse::Tracker;
 use maitre_dialect::usage::{Finder, Usage};
 
@@ -18,24 +19,29 @@ pub(super) struct ResponseReader {
     usage: Option<Finder>,
     /// What the request counts as if the response is complete.
     pub(super) outcome: RequestOutcome,
+    /// When the last bytes were read, comments included.
+    pub(super) heard: Instant,
 }
 
 impl ResponseReader {
     /// A response of a worker begins.
     pub(super) fn new(guard: &mut RequestGuard, status: StatusCode, headers: &HeaderMap) -> ResponseReader {
         guard.responded(status);
-        let events = guard.route().filter(|_| is_stream(headers)).map(Tracker::new);
+        // An error is passed on as it is, whatever its form.
+        let has_events = status.is_success() && is_stream(headers);
+        let events = guard.route().filter(|_| has_events).map(Tracker::new);
         let usage = guard.route().map(Finder::new);
         let outcome = refuse::outcome(status);
         if events.is_some() && outcome == RequestOutcome::Answered {
             guard.streams();
         }
-        ResponseReader { events, usage, outcome }
+        ResponseReader { events, usage, outcome, heard: Instant::ZERO }
     }
 
     /// Counts a chunk that goes to the client.
     pub(super) fn feed(&mut self, guard: &mut RequestGuard, link: &Link, chunk: &Bytes) {
         let now = guard.lane.state.clock.now();
+        self.heard = now;
         link.hear(now);
         if let Some(usage) = &mut self.usage {
             usage.feed(chunk);

@@ -99,7 +99,8 @@ pub(super) fn stream(
     if reader.events.is_some() && outcome == RequestOutcome::Answered {
         continuation = cover.begin(&guard, (&link, form), added).map(Box::new);
     }
-    if continuation.is_some() {
+    if reader.events.is_some() {
+        // It may end with an event more than the worker announced.
         added.remove(CONTENT_LENGTH);
     }
     let upstream = Some(upstream);
@@ -271,9 +272,26 @@ impl ResponseStream {
         self.reader.events.as_ref().map(|it| Bytes::from(it.failure_event(&failure)))
     }
 
-    /// Whether the last chunk came too late. Does not read the clock: `count` has.
-    fn is_overdue(&self) -> bool {
-        self.guard.last_activity().since(self.guard.arrived) >= self.guard.settings.timeouts.total
+    /// Ends the response because the worker is out of time. One that has sent all its events is only late to close.
+    fn end_late(&mut self, outcome: RequestOutcome, cx: &Context<'_>) -> Poll<Next> {
+        match outcome {
+            RequestOutcome::Stalled if self.has_ended() => {
+                self.finish();
+                Poll::Ready(Next::End)
+            }
+            RequestOutcome::Stalled => self.break_off(outcome, cx),
+            outcome => self.fail(outcome, cx),
+        }
+    }
+
+    /// Whether the worker was out of time when it last sent anything, and with what outcome: what it sends may be comments alone.
+    /// Does not read the clock: `feed` has.
+    fn overdue(&self) -> Option<RequestOutcome> {
+        let heard = self.reader.heard;
+        if heard.since(self.guard.arrived) >= self.guard.settings.timeouts.total {
+            return Some(RequestOutcome::Overdue);
+        }
+        (heard.since(self.guard.last_activity()) >= self.silence_limit()).then_some(RequestOutcome::Stalled)
     }
 
     /// How long the worker may stay silent, from its last chunk.
@@ -334,25 +352,24 @@ impl ResponseStream {
                 return Poll::Ready(Next::HandOver);
             }
             match upstream.poll_chunk(cx) {
-                // With a slow client there is always more to read, and the timer is never polled.
-                Poll::Ready(Some(Ok(_))) if self.is_overdue() => {
-                    return self.fail(RequestOutcome::Overdue, cx);
-                }
-                Poll::Ready(Some(Ok(chunk))) => {
-                    if let Some(given) = self.take(chunk) {
-                        return Poll::Ready(Next::Chunk(given));
+                Poll::Ready(Some(Ok(chunk))) => match self.overdue() {
+                    None => {
+                        if let Some(given) = self.take(chunk) {
+                            return Poll::Ready(Next::Chunk(given));
+                        }
                     }
-                }
+                    // With a slow client, or a worker that floods, there is always more to read, and the timer is never polled.
+                    Some(outcome) => return self.end_late(outcome, cx),
+                },
                 // All events have arrived; only the framing around them was lost.
                 Poll::Ready(Some(Err(_))) if self.has_ended() => self.finish(),
                 Poll::Ready(Some(Err(_))) => return self.break_off(RequestOutcome::Broke, cx),
                 Poll::Ready(None) if self.is_cut_off() => return self.break_off(RequestOutcome::Broke, cx),
                 Poll::Ready(None) => self.finish(),
-                Poll::Pending => match ready!(self.poll_timer(cx)) {
-                    RequestOutcome::Stalled if self.has_ended() => self.finish(),
-                    RequestOutcome::Stalled => return self.break_off(RequestOutcome::Stalled, cx),
-                    outcome => return self.fail(outcome, cx),
-                },
+                Poll::Pending => {
+                    let outcome = ready!(self.poll_timer(cx));
+                    return self.end_late(outcome, cx);
+                }
             }
         }
     }
@@ -419,7 +436,7 @@ impl Body for ResponseBody {
     fn size_hint(&self) -> SizeHint {
         match self {
             ResponseBody::Whole(bytes) => SizeHint::with_exact(bytes.len() as u64),
-            ResponseBody::Stream(stream) if stream.continuation.is_some() => SizeHint::new(),
+            ResponseBody::Stream(stream) if stream.reader.events.is_some() => SizeHint::new(),
             ResponseBody::Continuing(_) => SizeHint::new(),
             ResponseBody::Stream(stream) => {
                 let held = stream.ready.as_ref().map_or(0, |it| it.len() as u64);

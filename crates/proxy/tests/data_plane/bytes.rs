@@ -179,6 +179,27 @@ async fn a_workers_own_error_event_is_not_doubled() {
 }
 
 #[tokio::test]
+async fn an_error_in_the_form_of_events_is_passed_on_as_it_came() {
+    const REFUSED: &str =
+        "HTTP/1.1 400 Bad Request\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n";
+    let event = b"data: {\"error\":{\"message\":\"no\"}}\n\ndata: {}\n\n".to_vec();
+    let router = router_in_front_of(scripted(REFUSED, vec![event.clone()]).await).await;
+    let answer = Client::connect(router.listen()).await.post("/v1/chat/completions", chat(1, true)).await;
+    assert_eq!((answer.status.as_u16(), answer.body), (400, event.into()));
+    let state = router.look(|brain| brain.fleet().workers().next().unwrap().health.state());
+    assert_eq!(state, maitre_fleet::HealthState::Ready);
+}
+
+#[tokio::test]
+async fn a_stream_is_known_however_its_type_is_written() {
+    const SHOUTED: &str =
+        "HTTP/1.1 200 OK\r\ncontent-type: Text/Event-Stream\r\ntransfer-encoding: chunked\r\n\r\n";
+    let router = router_in_front_of(scripted(SHOUTED, vec![b"data: {}\n\n".to_vec()]).await).await;
+    let answer = Client::connect(router.listen()).await.post("/v1/chat/completions", chat(1, true)).await;
+    assert!(answer.text().contains("worker_failed"), "{}", answer.text());
+}
+
+#[tokio::test]
 async fn a_large_response_keeps_its_length_and_its_bytes() {
     let fixture = fixture_with(1, engine_settings(), settings()).await;
     let body = r#"{"model":"maitre-sim","prompt":"long","max_tokens":4000,"ignore_eos":true}"#;

@@ -292,3 +292,37 @@ async fn a_request_on_a_reused_connection_is_sent_again_only_if_nothing_came_bac
         assert_eq!((again, status), expected, "{last_words:?}, at most {failovers_max} failovers");
     }
 }
+
+/// A response that lacks some of its announced bytes has no room for the event that reports it.
+#[tokio::test]
+async fn a_stream_with_a_length_that_breaks_off_says_so_in_a_whole_event() {
+    let reply = |mut stream: TcpStream| async move {
+        let head =
+            "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: 40\r\n\r\ndata: {}\n\n";
+        stream.write_all(head.as_bytes()).await.unwrap();
+    };
+    let router = router_in_front_of(reply, settings()).await;
+    let answer = Client::connect(router.listen()).await.post("/v1/chat/completions", chat(1, true)).await;
+    let text = answer.text();
+    let last = text.strip_prefix("data: {}\n\ndata: ").unwrap_or_else(|| panic!("{text}"));
+    let event: serde_json::Value = serde_json::from_str(last.trim_end()).unwrap();
+    assert_eq!((event["error"]["code"].as_str(), answer.broke), (Some("worker_failed"), false));
+}
+
+#[tokio::test]
+async fn comments_do_not_keep_a_stream_alive() {
+    let reply = |mut stream: TcpStream| async move {
+        let head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\ndata: {}\n\n";
+        stream.write_all(head.as_bytes()).await.unwrap();
+        while stream.write_all(b": ping\n\n").await.is_ok() {}
+    };
+    for (total, inter_token, expected) in [(300, 60_000, "timed_out"), (60_000, 300, "worker_stalled")] {
+        let mut settings = settings();
+        settings.timeouts.total = Duration::from_millis(total);
+        settings.timeouts.inter_token = Duration::from_millis(inter_token);
+        let router = router_in_front_of(reply, settings).await;
+        let mut client = Client::connect(router.listen()).await;
+        let answer = within(client.post("/v1/chat/completions", chat(1, true))).await;
+        assert!(answer.text().contains(expected), "{expected}: {} bytes", answer.body.len());
+    }
+}
