@@ -506,14 +506,18 @@ impl Scheduler {
     /// corrected when the response has ended.
     pub(crate) fn went(&mut self, context: Context<'_>, request: &mut PendingRequest, passed: &[RequestId]) {
         let Some(pool) = self.pools.get_mut(&request.pool.0) else { return };
-        let Some(entry) = pool.queue.dequeue(context.now, request.id, passed) else { return };
+        let decode = request.ask.decode.0 as f64 * decode_weight(context.fleet.rates());
+        let cost = request.attempt().map(|it| it.promise.prefill.tokens.0 as f64 + decode);
+        let entry = match cost {
+            Some(cost) => pool.queue.dequeue_at_cost(context.now, request.id, passed, cost),
+            None => pool.queue.dequeue(context.now, request.id, passed),
+        };
+        let Some(entry) = entry else { return };
         self.waiting -= 1;
         pool.flow.drain.observe(context.now, entry.cost);
-        let decode = request.ask.decode.0 as f64;
-        let Some(attempt) = request.attempt_mut() else { return };
-        let cost = attempt.promise.prefill.tokens.0 as f64 + decode * decode_weight(context.fleet.rates());
-        attempt.charged = Some(cost);
-        pool.queue.correct(entry.tenant, entry.weight, cost - entry.cost);
+        if let Some(attempt) = request.attempt_mut() {
+            attempt.charged = cost;
+        }
     }
 
     /// The request did not get what it was charged for.

@@ -2,8 +2,8 @@
 //! next.
 //!
 //! Three rules, from the outside in. Between classes precedence is strict. Between the tenants of a class,
-//! the one with the least work for its weight goes next (`class_queue.rs`). Within a tenant the earliest
-//! deadline goes first, then the oldest request (`share.rs`). Aging softens the first rule: a request that
+//! the one with the least work for its weight goes next, and among equals the one that waits longest
+//! (`class_queue.rs`). Within a tenant the earliest deadline goes first, then the oldest request (`share.rs`). Aging softens the first rule: a request that
 //! has waited long behind higher classes goes before them, for at most a tenth of the work (`aging.rs`).
 //!
 //! The first request in order need not go first. If no worker has room for it, later requests that fit may
@@ -219,10 +219,25 @@ impl WaitQueue {
     /// The request goes to a worker, before all of `passed`, which were ahead of it. Charges its tenant in
     /// every class that knows it. If the request is recalled later, `correct` by the same amount.
     pub fn dequeue(&mut self, now: Instant, request: RequestId, passed: &[RequestId]) -> Option<QueueEntry> {
+        let cost = self.entry(request)?.cost;
+        self.dequeue_at_cost(now, request, passed, cost)
+    }
+
+    /// The same for a request that turned out to cost this much instead of what was expected.
+    pub fn dequeue_at_cost(
+        &mut self,
+        now: Instant,
+        request: RequestId,
+        passed: &[RequestId],
+        cost: f64,
+    ) -> Option<QueueEntry> {
         let entry = self.entry(request)?;
-        let work = Work::of(entry.cost);
-        for class_queue in &mut self.classes {
-            class_queue.charge(entry.tenant, work.over(entry.weight));
+        let charged = Work::of(cost);
+        for (class, class_queue) in (0..).map(ClassId).zip(&mut self.classes) {
+            match class == entry.class {
+                true => class_queue.serve(&entry, charged),
+                false => class_queue.charge(entry.tenant, charged.over(entry.weight)),
+            }
         }
         self.cancel(request);
         let mut overtook_above = false;
@@ -231,7 +246,7 @@ impl WaitQueue {
             place.overtaken = place.overtaken.saturating_add(1);
             overtook_above |= place.entry.class < entry.class;
         }
-        self.settle_age(now, entry.class, work, overtook_above);
+        self.settle_age(now, entry.class, Work::of(entry.cost), overtook_above);
         Some(entry)
     }
 

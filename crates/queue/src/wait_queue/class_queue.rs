@@ -4,9 +4,16 @@
 //! Tenants take turns by start-time fair queueing. Each tenant has a virtual time, the work it received
 //! divided by its weight, and the tenant with the lowest time goes next. So tenants that always wait get work
 //! in proportion to their weights, whatever the sizes of their requests, and a tenant that waits alone gets
-//! everything. The class has a time too, that of its tenant furthest behind. A tenant that returns starts
-//! there at the earliest, so idle time earns nothing. Once the queue is empty all times and debts are
-//! forgotten.
+//! everything. Once the queue is empty all times and debts are forgotten.
+//!
+//! The class has a time too, at which new tenants start and before which none that returns starts, so idle
+//! time earns nothing. It moves on with the work that goes: by what each waiting tenant would have got of it.
+//! If it only followed the tenant furthest behind, it would stand still while new tenants keep coming, since
+//! each of them would be the one furthest behind. Then everyone who had a request before would wait until
+//! they stop coming. It does not move far past the tenant furthest behind: a newcomer waits for a request or
+//! two of each tenant, not until one that is far behind has caught up.
+//!
+//! A request that was taken back starts no later than those that came after it.
 //!
 //! Each class keeps its own times, though work in one class is charged in every class that knows the tenant.
 //! One time for all classes does not work under strict precedence: while a higher class is served, the times
@@ -17,10 +24,11 @@
 //! prompts cost little, but fill the queue.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::iter;
 
 use maitre_base::{Instant, RequestId, TenantId};
 
-use super::share::{Entries, TenantShare};
+use super::share::{Age, Entries, Position, TenantShare};
 use super::work::{Work, per_weight};
 use super::{Addition, LOOK, QueueEntry, Waiting};
 use crate::settings::Class;
@@ -32,6 +40,9 @@ const DEBTORS_MAX: usize = 1_000;
 const FORGOTTEN_A_STEP: usize = 2;
 /// At least as many as are shown.
 const TENANTS_LOOKED_AT: usize = 4 * LOOK;
+/// How far the time of a class may be past that of the tenant furthest behind, in mean requests. Where each waiting
+/// tenant has one request it is one, which is what goes while a request waits; costs vary, so twice that.
+const AHEAD_MAX: u32 = 2;
 /// The whole capacity of the class, as the unit of shares.
 const WHOLE: u128 = 1_000_000_000_000;
 
@@ -47,17 +58,17 @@ pub(super) struct ClassQueue {
     cost: Work,
     /// The sum of the weights of tenants with queued requests.
     weights: f64,
-    /// The virtual time of the class: that of the tenant furthest behind. Never decreases.
+    /// The virtual time of the class: at least that of the tenant furthest behind. Never decreases.
     clock: Work,
     shares: BTreeMap<TenantId, TenantShare>,
-    /// Tenants with queued requests, by virtual time.
-    order: BTreeSet<(Work, TenantId)>,
+    /// Tenants with queued requests, in the order in which they go.
+    order: BTreeSet<Position>,
     /// Tenants without queued requests that are ahead of the class.
     debtors: BTreeSet<(Work, TenantId)>,
     /// Tenants with queued requests, by the share of the capacity they hold.
     holders: BTreeSet<(u128, TenantId)>,
-    /// All queued requests, by age.
-    ages: BTreeSet<(Instant, RequestId)>,
+    /// The tenants of all queued requests, by age.
+    ages: BTreeMap<Age, TenantId>,
 }
 
 impl ClassQueue {
@@ -75,7 +86,7 @@ impl ClassQueue {
             order: BTreeSet::new(),
             debtors: BTreeSet::new(),
             holders: BTreeSet::new(),
-            ages: BTreeSet::new(),
+            ages: BTreeMap::new(),
         }
     }
 
@@ -107,10 +118,10 @@ impl ClassQueue {
         if self.requests == 0 {
             self.measure = (self.requests_max, self.tokens_max);
         }
-        let (clock, size) = (self.clock, self.size(entry));
-        self.shares.entry(entry.tenant).or_insert_with(|| TenantShare::starting(clock));
+        let (start, size) = (self.start(entry, None, self.clock), self.size(entry));
+        self.shares.entry(entry.tenant).or_insert_with(|| TenantShare::starting(start));
         self.change(entry.tenant, |it| it.add(entry, size));
-        self.ages.insert((entry.since, entry.request));
+        self.ages.insert((entry.since, entry.request), entry.tenant);
         self.requests += 1;
         self.tokens += entry.tokens;
         self.cost += Work::of(entry.cost);
@@ -136,6 +147,17 @@ impl ClassQueue {
         }
     }
 
+    /// This request goes, and is this much work. It is removed after that.
+    pub(super) fn serve(&mut self, entry: &QueueEntry, work: Work) {
+        self.charge(entry.tenant, work.over(entry.weight));
+        let others = self.requests.saturating_sub(1);
+        let Some(first) = self.order.first().filter(|_| others > 0) else { return };
+        let mean_weight = self.weights / self.order.len() as f64;
+        let mean = (self.cost - Work::of(entry.cost)).part(u128::from(others)).over(mean_weight);
+        let most = (0..AHEAD_MAX).fold(first.at, |sum, _| sum + mean);
+        self.clock = self.clock.max(most.min(self.clock + work.over(self.weights)));
+    }
+
     /// The tenant received this work, here or in another class.
     pub(super) fn charge(&mut self, tenant: TenantId, work: Work) {
         self.advance(tenant);
@@ -158,21 +180,24 @@ impl ClassQueue {
         // Each tenant's next request is due at its time plus the cost of the one before. The first n requests
         // come from the first n tenants; more tenants are looked at to make up for unwanted requests.
         let mut turns: [Option<TenantTurn<'_>>; TENANTS_LOOKED_AT] = [const { None }; TENANTS_LOOKED_AT];
-        let joining = addition.and_then(|it| self.joining(it));
-        let before = joining.map_or_else(|| self.order.range(..), |it| self.order.range(..it));
-        let after = joining.map(|it| self.order.range(it..)).into_iter().flatten();
-        let tenants = before.chain(joining.as_ref()).chain(after);
-        let first = |&(at, tenant): &(Work, TenantId)| {
-            TenantTurn::first(at, tenant, Entries::of(self.shares.get(&tenant), tenant, addition))
+        let changed = addition.map_or([None; 2], |it| self.changed_by(it));
+        let is_changed = |it: &&Position| !changed.iter().flatten().any(|other| other.tenant == it.tenant);
+        let mut changed = changed.iter().flatten().peekable();
+        let mut others = self.order.iter().filter(is_changed).peekable();
+        let tenants = iter::from_fn(|| match (changed.peek(), others.peek()) {
+            (Some(one), Some(other)) if other < one => others.next(),
+            (Some(_), _) => changed.next(),
+            (None, _) => others.next(),
+        });
+        let first = |it: &Position| {
+            TenantTurn::first(*it, Entries::of(self.shares.get(&it.tenant), it.tenant, addition))
         };
         for (turn, it) in turns.iter_mut().zip(tenants.filter_map(first)) {
             *turn = Some(it);
         }
         while found.len() < LOOK {
-            let first = turns
-                .iter_mut()
-                .filter(|it| it.is_some())
-                .min_by_key(|it| it.as_ref().map(TenantTurn::order));
+            let first =
+                turns.iter_mut().filter(|it| it.is_some()).min_by_key(|it| it.as_ref().map(|it| it.position));
             let Some(place) = first else { return };
             let Some(turn) = place.take() else { return };
             match wanted(turn.request) {
@@ -196,7 +221,7 @@ impl ClassQueue {
 
     pub(super) fn oldest(&self, addition: Option<&Addition>) -> Option<(Instant, RequestId)> {
         let leaving = addition.and_then(|it| it.leaving).map(|it| it.request);
-        let queued = self.ages.iter().find(|it| Some(it.1) != leaving).copied();
+        let queued = self.ages.keys().find(|it| Some(it.1) != leaving).copied();
         let added = addition.map(|it| (it.entry.since, it.entry.request));
         queued.into_iter().chain(added).min()
     }
@@ -227,29 +252,55 @@ impl ClassQueue {
         per_weight(request.max(tokens), entry.weight)
     }
 
-    /// The virtual time and the tenant of an addition, if the tenant has nothing queued: as `add` would set it.
-    fn joining(&self, addition: &Addition) -> Option<(Work, TenantId)> {
-        let tenant = addition.entry.tenant;
-        let share = self.shares.get(&tenant);
-        if share.is_some_and(|it| !it.is_idle()) {
-            return None;
-        }
-        // A class that becomes empty starts over.
-        if addition.leaving.is_some() && self.requests == 1 {
-            return Some((Work::ZERO, tenant));
-        }
-        let is_last = |it: &QueueEntry| self.shares.get(&it.tenant).is_some_and(|it| it.entries().len() == 1);
-        let gone = addition.leaving.filter(is_last).map(|it| it.tenant);
-        let behind = self.order.iter().find(|it| Some(it.1) != gone).map_or(Work::ZERO, |it| it.0);
-        let owed = share.map_or(Work::ZERO, |it| it.at);
-        Some((self.clock.max(behind).max(owed), tenant))
+    /// The positions, in order, of the tenants that an addition moves, as `add` would set them: its own, and that
+    /// of the request that leaves for it.
+    fn changed_by(&self, addition: &Addition) -> [Option<Position>; 2] {
+        let Addition { entry, leaving } = addition;
+        let added = self.joining(addition);
+        let left = leaving.and_then(|it| {
+            let share = self.shares.get(&it.tenant)?;
+            let mut rest = Entries::of(Some(share), it.tenant, Some(addition));
+            let (next, _) = rest.next()?;
+            Some(Position { at: share.at, oldest: rest.oldest_from(next), tenant: it.tenant })
+        });
+        debug_assert!(leaving.is_none_or(|it| it.tenant != entry.tenant), "a tenant displaces itself");
+        if left.is_some_and(|it| it < added) { [left, Some(added)] } else { [Some(added), left] }
     }
 
-    /// Moves the class's time up to the tenant furthest behind, and forgets tenants that it has caught up
+    /// The position of an addition's tenant.
+    fn joining(&self, addition: &Addition) -> Position {
+        let Addition { entry, leaving } = addition;
+        let (tenant, age) = (entry.tenant, (entry.since, entry.request));
+        let share = self.shares.get(&tenant);
+        if let Some(it) = share.and_then(|it| it.position(tenant)) {
+            return Position { oldest: it.oldest.min(age), ..it };
+        }
+        // A class that becomes empty starts over.
+        if leaving.is_some() && self.requests == 1 {
+            return Position { at: Work::ZERO, oldest: age, tenant };
+        }
+        let is_last = |it: &QueueEntry| self.shares.get(&it.tenant).is_some_and(|it| it.requests() == 1);
+        let gone = leaving.filter(is_last).map(|it| it.tenant);
+        let behind = self.order.iter().find(|it| Some(it.tenant) != gone).map_or(Work::ZERO, |it| it.at);
+        let clock = self.clock.max(behind);
+        let owed = share.map(|it| it.at).filter(|&it| it > clock);
+        let at = owed.unwrap_or_else(|| self.start(entry, leaving.map(|it| it.request), clock));
+        Position { at, oldest: age, tenant }
+    }
+
+    /// Where a tenant starts whose first request this is, once `leaving` has left: at the class's time, but not
+    /// behind the next younger request. There is one only if this request was here before, or at a worker.
+    fn start(&self, entry: &QueueEntry, leaving: Option<RequestId>, clock: Work) -> Work {
+        let mut younger = self.ages.range((entry.since, entry.request)..);
+        let next = younger.find(|it| Some(it.0.1) != leaving).and_then(|it| self.shares.get(it.1));
+        next.map_or(clock, |it| clock.min(it.at))
+    }
+
+    /// Moves the class's time up to that of the tenant furthest behind, and forgets tenants that it has caught up
     /// with: a few of them, and the one at hand.
     fn advance(&mut self, at_hand: TenantId) {
-        if let Some(&(at, _)) = self.order.first() {
-            self.clock = self.clock.max(at);
+        if let Some(first) = self.order.first() {
+            self.clock = self.clock.max(first.at);
         }
         if let Some(share) = self.shares.get(&at_hand).filter(|it| it.is_idle() && it.at <= self.clock) {
             self.debtors.remove(&(share.at, at_hand));
@@ -270,13 +321,15 @@ impl ClassQueue {
     fn change(&mut self, tenant: TenantId, change: impl FnOnce(&mut TenantShare)) {
         let Some(share) = self.shares.get_mut(&tenant) else { return };
         self.debtors.remove(&(share.at, tenant));
-        self.order.remove(&(share.at, tenant));
+        if let Some(position) = share.position(tenant) {
+            self.order.remove(&position);
+        }
         self.holders.remove(&(share.held, tenant));
         self.weights -= if share.is_idle() { 0.0 } else { share.weight };
         change(share);
         self.weights += if share.is_idle() { 0.0 } else { share.weight };
-        if !share.is_idle() {
-            self.order.insert((share.at, tenant));
+        if let Some(position) = share.position(tenant) {
+            self.order.insert(position);
             self.holders.insert((share.held, tenant));
         } else if share.at > self.clock {
             self.debtors.insert((share.at, tenant));
@@ -286,27 +339,23 @@ impl ClassQueue {
     }
 }
 
-/// One tenant's position in the order to come.
+/// One tenant's turn in the order to come.
 struct TenantTurn<'a> {
-    at: Work,
-    tenant: TenantId,
+    position: Position,
     request: RequestId,
     cost: Work,
     rest: Entries<'a>,
 }
 
 impl<'a> TenantTurn<'a> {
-    fn first(at: Work, tenant: TenantId, mut rest: Entries<'a>) -> Option<TenantTurn<'a>> {
-        let (key, cost) = rest.next()?;
-        Some(TenantTurn { at, tenant, request: key.request, cost, rest })
+    fn first(position: Position, mut rest: Entries<'a>) -> Option<TenantTurn<'a>> {
+        let (next, cost) = rest.next()?;
+        let position = Position { oldest: rest.oldest_from(next), ..position };
+        Some(TenantTurn { position, request: next.request, cost, rest })
     }
 
-    fn next(mut self) -> Option<TenantTurn<'a>> {
-        let (key, cost) = self.rest.next()?;
-        Some(TenantTurn { at: self.at + self.cost, request: key.request, cost, ..self })
-    }
-
-    fn order(&self) -> (Work, TenantId) {
-        (self.at, self.tenant)
+    fn next(self) -> Option<TenantTurn<'a>> {
+        let at = self.position.at + self.cost;
+        TenantTurn::first(Position { at, ..self.position }, self.rest)
     }
 }

@@ -1,7 +1,6 @@
 //! One tenant in one class: its queued requests in order, and its virtual time.
 
-use std::collections::BTreeMap;
-use std::collections::btree_map::Iter;
+use std::collections::{BTreeMap, BTreeSet, btree_map, btree_set};
 use std::iter::Peekable;
 
 use maitre_base::{Instant, RequestId, TenantId};
@@ -22,9 +21,48 @@ pub(super) struct EntryOrder {
 const NEVER: Instant = Instant::from_nanos(u64::MAX);
 
 impl EntryOrder {
+    fn age(self) -> Age {
+        (self.since, self.request)
+    }
+
     pub(super) fn of(entry: &QueueEntry) -> EntryOrder {
         EntryOrder { latest: entry.latest.unwrap_or(NEVER), since: entry.since, request: entry.request }
     }
+}
+
+/// When a request came. The number tells apart those that came at the same moment.
+pub(super) type Age = (Instant, RequestId);
+
+/// An entry by its age, with what its place within the tenant follows from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct AgeOrder {
+    since: Instant,
+    request: RequestId,
+    latest: Instant,
+}
+
+impl AgeOrder {
+    fn of(order: EntryOrder) -> AgeOrder {
+        AgeOrder { since: order.since, request: order.request, latest: order.latest }
+    }
+
+    fn age(self) -> Age {
+        (self.since, self.request)
+    }
+
+    fn order(self) -> EntryOrder {
+        EntryOrder { latest: self.latest, since: self.since, request: self.request }
+    }
+}
+
+/// The position of a tenant among those of its class: the lowest time first, and at equal times the one whose
+/// oldest request came first. Equal times are common: all tenants that came since the last request went have
+/// the same. Any order but that of arrival would let newcomers pass the same tenants again and again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Position {
+    pub(super) at: Work,
+    pub(super) oldest: Age,
+    pub(super) tenant: TenantId,
 }
 
 /// Maximum entries that are counted one by one.
@@ -34,6 +72,8 @@ const COUNTED_MAX: usize = 64;
 pub(super) struct TenantShare {
     /// With the charge of each.
     entries: BTreeMap<EntryOrder, Work>,
+    /// The same entries by age.
+    ages: BTreeSet<AgeOrder>,
     /// Its virtual time: work received divided by weight, counted from the class's time when it came.
     pub(super) at: Work,
     /// What it was charged since, and so the most that may be given back.
@@ -50,6 +90,7 @@ impl TenantShare {
     pub(super) fn starting(at: Work) -> TenantShare {
         TenantShare {
             entries: BTreeMap::new(),
+            ages: BTreeSet::new(),
             at,
             charged: Work::ZERO,
             total: Work::ZERO,
@@ -64,16 +105,20 @@ impl TenantShare {
 
     pub(super) fn add(&mut self, entry: &QueueEntry, size: u128) {
         let work = charge(entry);
-        self.entries.insert(EntryOrder::of(entry), work);
+        let order = EntryOrder::of(entry);
+        self.entries.insert(order, work);
+        self.ages.insert(AgeOrder::of(order));
         self.total += work;
         self.weight = entry.weight;
         self.held += size;
     }
 
     pub(super) fn remove(&mut self, entry: &QueueEntry, size: u128) {
-        if let Some(work) = self.entries.remove(&EntryOrder::of(entry)) {
+        let order = EntryOrder::of(entry);
+        if let Some(work) = self.entries.remove(&order) {
             self.total -= work;
         }
+        self.ages.remove(&AgeOrder::of(order));
         debug_assert!(self.held >= size, "a tenant holds less than one of its entries");
         self.held = self.held.saturating_sub(size);
     }
@@ -89,8 +134,13 @@ impl TenantShare {
         self.charged -= work;
     }
 
-    pub(super) fn entries(&self) -> Iter<'_, EntryOrder, Work> {
-        self.entries.iter()
+    /// Its position in the order of tenants; none while it has nothing queued.
+    pub(super) fn position(&self, tenant: TenantId) -> Option<Position> {
+        self.ages.first().map(|it| Position { at: self.at, oldest: it.age(), tenant })
+    }
+
+    pub(super) fn requests(&self) -> usize {
+        self.entries.len()
     }
 
     /// The work of this tenant that would go before a new entry. Stops after a bounded number of entries: an
@@ -113,7 +163,8 @@ impl TenantShare {
 
 /// A tenant's entries in order, with the charge of each: as they would be with an addition.
 pub(super) struct Entries<'a> {
-    queued: Peekable<Iter<'a, EntryOrder, Work>>,
+    queued: Peekable<btree_map::Iter<'a, EntryOrder, Work>>,
+    ages: Peekable<btree_set::Iter<'a, AgeOrder>>,
     added: Option<(EntryOrder, Work)>,
     leaving: Option<RequestId>,
 }
@@ -126,10 +177,22 @@ impl<'a> Entries<'a> {
     ) -> Entries<'a> {
         let entry = addition.map(|it| it.entry).filter(|it| it.tenant == tenant);
         Entries {
-            queued: share.map(TenantShare::entries).unwrap_or_default().peekable(),
+            queued: share.map(|it| it.entries.iter()).unwrap_or_default().peekable(),
+            ages: share.map(|it| it.ages.iter()).unwrap_or_default().peekable(),
             added: entry.map(|it| (EntryOrder::of(&it), charge(&it))),
             leaving: addition.and_then(|it| it.leaving).map(|it| it.request),
         }
+    }
+}
+
+impl Entries<'_> {
+    /// The age of the oldest of `next`, which was returned last, and those after it.
+    pub(super) fn oldest_from(&mut self, next: EntryOrder) -> Age {
+        let leaving = self.leaving;
+        while self.ages.next_if(|it| it.order() < next || Some(it.request) == leaving).is_some() {}
+        let queued = self.ages.peek().map(|it| it.age());
+        let added = self.added.map(|it| it.0.age());
+        queued.into_iter().chain(added).fold(next.age(), Age::min)
     }
 }
 

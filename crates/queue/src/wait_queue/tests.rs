@@ -123,6 +123,41 @@ fn equal_tenants_take_turns_however_many_each_sends() {
 }
 
 #[test]
+fn at_equal_times_the_tenant_whose_oldest_request_came_first_goes() {
+    let until = |seconds, entry| QueueEntry { latest: Some(at(seconds)), ..entry };
+    let since = |millis, entry| QueueEntry { since: Instant::from_millis(millis), ..entry };
+    // One request each: the numbers of tenants say nothing.
+    check(&[of(6, 1), of(1, 2), of(5, 3), of(2, 4), of(4, 5), of(3, 6)], &[1, 2, 3, 4, 5, 6]);
+    check(&[of(1, 1), of(2, 2), of(3, 3), of(4, 4)], &[1, 2, 3, 4]);
+    // In each round.
+    check(&[of(2, 1), of(1, 2), of(1, 3), of(2, 4), of(1, 5), of(2, 6)], &[1, 2, 3, 4, 5, 6]);
+    // Whatever the weights.
+    check(&[QueueEntry { weight: 0.5, ..of(2, 1) }, QueueEntry { weight: 3.0, ..of(1, 2) }], &[1, 2]);
+    // The oldest counts, though another of the same tenant goes first.
+    check(&[of(2, 1), of(1, 2), until(9, of(2, 3))], &[3, 2, 1]);
+    check(&[of(1, 1), of(2, 2), until(9, of(1, 3))], &[3, 2, 1]);
+    // Two that came at the same moment go in the order of their numbers.
+    check(&[since(7, of(2, 1)), since(7, of(1, 2))], &[1, 2]);
+    // One that was taken back came before those that joined meanwhile.
+    check(&[of(2, 5), of(1, 6), since(0, of(9, 9))], &[9, 5, 6]);
+}
+
+/// The same when the time of the class has moved on since it first joined.
+#[test]
+fn a_recalled_request_regains_its_position_among_tenants() {
+    let mut queue = queue();
+    enqueue(&mut queue, (1..=4).map(|it| of(10 - it, it)));
+    let first = step(&mut queue, Instant::ZERO).unwrap();
+    for request in 5..8 {
+        enqueue(&mut queue, [of(20 - request, request)]);
+        step(&mut queue, Instant::ZERO);
+    }
+    queue.correct(first.tenant, 1.0, -100.0);
+    enqueue(&mut queue, [first]);
+    assert_eq!(next(&queue, Instant::ZERO), [1, 5, 6, 7]);
+}
+
+#[test]
 fn cheap_requests_get_more_turns_than_dear_ones() {
     let cheap = |request| QueueEntry { cost: 25.0, ..of(2, request) };
     check(&[of(1, 1), of(1, 2), cheap(3), cheap(4), cheap(5), cheap(6), cheap(7)], &[1, 3, 4, 5, 6, 2, 7]);
@@ -152,6 +187,16 @@ fn a_new_tenant_does_not_wait_behind_a_backlog_below_a_busy_class() {
     }
     enqueue(&mut queue, [of(3, 300)]);
     assert_eq!(next(&queue, Instant::ZERO)[..2], [1, 300]);
+}
+
+#[test]
+fn a_new_tenant_does_not_wait_until_one_that_is_far_behind_has_caught_up() {
+    let mut queue = queue();
+    enqueue(&mut queue, [QueueEntry { cost: 1e6, ..of(1, 1) }]);
+    enqueue(&mut queue, (2..=50).map(|it| of(2, it)));
+    step(&mut queue, Instant::ZERO);
+    enqueue(&mut queue, [of(3, 300)]);
+    assert_eq!(next(&queue, Instant::ZERO)[..4], [2, 3, 4, 300]);
 }
 
 #[test]

@@ -312,6 +312,101 @@ proptest! {
     }
 }
 
+/// A worker that takes one request at a time, and tenants that ask for more than it can do. Times are in tokens of
+/// work.
+struct Overload<'a> {
+    queue: WaitQueue,
+    costs: &'a [f64],
+    /// When the worker has done what it took.
+    free: f64,
+    /// By request: when it came, and how long it would wait if only those that were there went before it.
+    came: Vec<(f64, f64)>,
+}
+
+/// Asks again when it has its answer.
+const AGENT: TenantId = TenantId(0);
+/// Has two requests from the beginning.
+const PAIR: TenantId = TenantId(1);
+
+impl Overload<'_> {
+    fn arrive(&mut self, tenant: TenantId, time: f64) {
+        let request = self.came.len() as u64;
+        let cost = self.costs[request as usize % self.costs.len()];
+        self.came.push((time, self.free - time + self.queue.waiting(ClassId(1)).cost));
+        let since = Instant::from_nanos((time * 1e3) as u64);
+        enqueue(&mut self.queue, [QueueEntry { tenant, cost, since, ..entry(request) }]);
+    }
+
+    /// Fresh tenants of one request each come all the time, and ask for 1.4 times what can be done. Returns the
+    /// requests in the order in which they went, and how long each waited.
+    fn run(&mut self, regulars: &[TenantId], goes: u64) -> Vec<(QueueEntry, f64)> {
+        let gap = self.costs.iter().sum::<f64>() / self.costs.len() as f64 / 1.4;
+        regulars.iter().for_each(|&it| self.arrive(it, 0.0));
+        let mut fresh = 0u32;
+        let go = |_| {
+            if self.queue.is_empty() {
+                self.free = self.free.max(f64::from(fresh) * gap);
+            }
+            while f64::from(fresh) * gap <= self.free {
+                let tenant = TenantId(maitre_base::hash::mix(u64::from(fresh) + 2));
+                self.arrive(tenant, f64::from(fresh) * gap);
+                fresh += 1;
+            }
+            let gone = step(&mut self.queue, Instant::ZERO).unwrap();
+            let waited = self.free - self.came[gone.request.0 as usize].0;
+            self.free += gone.cost;
+            if gone.tenant == AGENT {
+                self.arrive(AGENT, self.free);
+            }
+            (gone, waited)
+        };
+        (0..goes).map(go).collect()
+    }
+}
+
+proptest! {
+    /// What one API key for each user gives. By their names, the same ones would be passed by every newcomer.
+    #[test]
+    fn fresh_tenants_go_first_come_first_served(costs in prop::collection::vec(1.0f64..5_000.0, 1..20)) {
+        let mut overload = overload(&costs);
+        let gone = overload.run(&[], 500);
+        prop_assert!(gone.iter().map(|it| it.0.request).is_sorted());
+        let most = costs.iter().copied().fold(0.0, f64::max);
+        for (entry, waited) in gone {
+            let ahead = overload.came[entry.request.0 as usize].1;
+            prop_assert!(waited <= ahead + most, "{entry:?} waited {waited} behind {ahead}");
+        }
+    }
+}
+
+/// Someone who has had an answer waits for the next one about as long as everyone else, not until nobody new comes.
+#[test]
+fn fresh_tenants_do_not_keep_those_back_who_were_there() {
+    for costs in [vec![100.0], vec![100.0, 300.0], vec![100.0, 100.0, 200.0], vec![150.0, 100.0, 50.0]] {
+        let most = costs.iter().copied().fold(0.0, f64::max);
+        // Shares are by work: who had a dear request waits as much longer for the next.
+        let dear = most * costs.len() as f64 / costs.iter().sum::<f64>();
+        let mut overload = overload(&costs);
+        let gone = overload.run(&[PAIR, PAIR, AGENT], 500);
+        let requests = |tenant| gone.iter().filter(move |it| it.0.tenant == tenant);
+        assert_eq!(requests(PAIR).count(), 2, "{costs:?}");
+        // By arrival alone about ten: what waits grows by two fifths from each to the next.
+        assert!(requests(AGENT).count() >= 6, "{costs:?}: {}", requests(AGENT).count());
+        for (entry, waited) in requests(AGENT).chain(requests(PAIR)) {
+            let ahead = overload.came[entry.request.0 as usize].1;
+            assert!(
+                *waited <= 2.0 * dear * ahead + 8.0 * most,
+                "{costs:?}: {entry:?} waited {waited} behind {ahead}"
+            );
+        }
+    }
+}
+
+fn overload(costs: &[f64]) -> Overload<'_> {
+    let queue = WaitQueue::new(&classes(3, u32::MAX, u64::MAX), AGING);
+    Overload { queue, costs, free: 0.0, came: Vec::new() }
+}
+
 /// What two tenants that always wait have received after so many dequeues: one of weight 1, one of the given
 /// weight.
 fn shares(costs: &[Vec<f64>; 2], weight: f64, goes: usize) -> [f64; 2] {
@@ -346,6 +441,35 @@ fn shares_converge_to_the_weights() {
         let expected = (got[0] + got[1]) / (1.0 + weight);
         let one = costs[0].iter().chain(&costs[1]).copied().fold(0.0, f64::max);
         assert!((got[0] - expected).abs() <= 0.02 * expected + one, "{got:?}, weight {weight}");
+    }
+}
+
+#[test]
+fn more_agents_get_no_more_work() {
+    for (agents, newcomers) in [([10, 1], 0), ([100, 10], 0), ([3, 30], 0), ([100, 10], 1), ([100, 10], 3)] {
+        let mut queue = queue();
+        let mut number = 0;
+        let mut arrive = |queue: &mut WaitQueue, tenant| {
+            number += 1;
+            enqueue(queue, [of(tenant, number)]);
+        };
+        for (tenant, count) in (0..).zip(agents) {
+            (0..count).for_each(|_| arrive(&mut queue, tenant));
+        }
+        let mut got = [0u64; 3];
+        // A round serves as many requests as tenants: one of each is a fair share.
+        for round in 0..1_000 {
+            (0..newcomers).for_each(|it| arrive(&mut queue, 100 + 10 * round + it));
+            for _ in 0..2 + newcomers {
+                let tenant = step(&mut queue, Instant::ZERO).unwrap().tenant.0;
+                got[tenant.min(2) as usize] += 1;
+                if tenant < 2 {
+                    arrive(&mut queue, tenant);
+                }
+            }
+        }
+        assert!(got[0].abs_diff(got[1]) <= 1, "{agents:?}, {newcomers} new ones: {got:?}");
+        assert!(got[2].abs_diff(1_000 * newcomers) <= 20, "{agents:?}, {newcomers} new ones: {got:?}");
     }
 }
 

@@ -26,6 +26,11 @@ struct PlainShare {
     charged: Work,
 }
 
+/// The age of a request.
+fn age(entry: &QueueEntry) -> (Instant, RequestId) {
+    (entry.since, entry.request)
+}
+
 type Order = (Instant, Instant, RequestId);
 
 fn order(entry: &QueueEntry) -> Order {
@@ -67,7 +72,10 @@ impl Oracle {
             self.cancel(leaving.ok_or(())?.request);
         }
         self.advance(entry.class);
-        let at = self.clocks[entry.class.index()];
+        let younger = self.of_class(entry.class).filter(|it| age(it) > age(&entry)).min_by_key(|it| age(it));
+        let younger = younger.map(|it| self.share(it.class, it.tenant).unwrap().at);
+        let clock = self.clocks[entry.class.index()];
+        let at = younger.map_or(clock, |it| it.min(clock));
         if self.share(entry.class, entry.tenant).is_none() {
             self.shares.push(PlainShare {
                 class: entry.class,
@@ -104,6 +112,7 @@ impl Oracle {
     pub(super) fn dequeue(&mut self, now: Instant, request: RequestId, passed: &[RequestId]) {
         let entry = self.entries.iter().find(|it| it.0.request == request).unwrap().0;
         self.charge(entry.tenant, charge(&entry));
+        self.move_on(&entry);
         self.cancel(request);
         let mut overtook_above = false;
         for it in self.entries.iter_mut().filter(|it| passed.contains(&it.0.request)) {
@@ -189,14 +198,37 @@ impl Oracle {
         self.shares = kept.copied().collect();
     }
 
+    /// A request of this class goes: its time moves on by what each waiting tenant would have got.
+    fn move_on(&mut self, entry: &QueueEntry) {
+        let waiting = self.shares.iter().filter(|it| it.class == entry.class && self.waits(it));
+        let weights: Vec<f64> = waiting.clone().map(|it| self.weight(it)).collect();
+        let sum: f64 = weights.iter().sum();
+        let others = self.of_class(entry.class).filter(|it| it.request != entry.request);
+        let costs: Vec<Work> = others.map(|it| Work::of(it.cost)).collect();
+        if costs.is_empty() {
+            return;
+        }
+        let total = costs.iter().fold(Work::ZERO, |sum, &it| sum + it);
+        let mean = total.part(costs.len() as u128).over(sum / weights.len() as f64);
+        let most = waiting.map(|it| it.at).min().unwrap() + mean + mean;
+        let clock = &mut self.clocks[entry.class.index()];
+        *clock = most.min(*clock + Work::of(entry.cost).over(sum)).max(*clock);
+    }
+
+    /// The weight of the tenant's latest request.
+    fn weight(&self, share: &PlainShare) -> f64 {
+        self.of_class(share.class).find(|it| it.tenant == share.tenant).unwrap().weight
+    }
+
     fn in_order(&self, class: ClassId) -> Vec<RequestId> {
         let mut rest: Vec<QueueEntry> = self.of_class(class).copied().collect();
         let mut shares = self.shares.clone();
         let mut found = Vec::new();
         while !rest.is_empty() {
-            let mut turns = shares.iter_mut().filter(|it| it.class == class);
-            let waits = |it: &&mut PlainShare| rest.iter().any(|entry| entry.tenant == it.tenant);
-            let turn = turns.by_ref().filter(waits).min_by_key(|it| (it.at, it.tenant)).unwrap();
+            let oldest =
+                |it: &PlainShare| rest.iter().filter(|entry| entry.tenant == it.tenant).map(age).min();
+            let turns = shares.iter_mut().filter(|it| it.class == class && oldest(it).is_some());
+            let turn = turns.min_by_key(|it| (it.at, oldest(it))).unwrap();
             let of_tenant = rest.iter().filter(|it| it.tenant == turn.tenant);
             let first = *of_tenant.min_by_key(|it| order(it)).unwrap();
             turn.at += charge(&first);
