@@ -36,6 +36,8 @@ pub(crate) struct PendingRequest {
     pub(crate) wanted: Wanted,
     pub(crate) ask: Ask,
     pub(crate) size: Size,
+    /// The most tokens that its client wants.
+    pub(crate) answer_max: Option<u64>,
     pub(crate) decodes: Decodes,
     pub(crate) form: Form,
     /// Whether its KV cache may come from another worker, which prefills it or holds it.

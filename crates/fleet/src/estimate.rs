@@ -108,6 +108,15 @@ impl Estimate {
     }
 }
 
+/// What is left of an answer that was expected to have so many tokens and has come this far: what it was
+/// expected to have, or what answers have that are still going on there, up to its client's limit. At least
+/// one token, since it has not ended.
+pub fn rest_of_answer(expected: Tokens, delivered: Tokens, answer_max: Option<u64>) -> Tokens {
+    let still_going = Tokens((STILL_GOING * delivered.0 as f64) as u64);
+    let most = answer_max.map_or(Tokens(u64::MAX), Tokens);
+    (expected.max(still_going).min(most) - delivered).max(Tokens(1))
+}
+
 /// Whether a route decodes an answer token by token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decodes {
@@ -168,6 +177,29 @@ mod tests {
         assert_eq!(estimate, Estimate::default());
         (0..200).for_each(|_| estimate.learn_at_least(512));
         assert!((760.0..=768.0).contains(&estimate.answer_tokens), "{estimate:?}");
+    }
+
+    #[test]
+    fn an_answer_that_outran_its_estimate_is_expected_to_go_on_up_to_its_limit() {
+        for (expected, delivered, answer_max, rest) in [
+            // As expected, until it is in sight that it is longer.
+            (256, 0, None, 256),
+            (256, 100, None, 156),
+            (256, 200, None, 100),
+            (256, 256, None, 128),
+            (256, 550, Some(1_500), 275),
+            (256, 4_000, None, 2_000),
+            // Not beyond the limit, and one token at least.
+            (256, 550, Some(600), 50),
+            (100, 60, Some(100), 40),
+            (100, 100, Some(100), 1),
+            (100, 130, Some(100), 1),
+            (0, 0, None, 1),
+            (256, u64::MAX, None, 1),
+        ] {
+            let found = rest_of_answer(Tokens(expected), Tokens(delivered), answer_max);
+            assert_eq!(found, Tokens(rest), "{delivered} of {expected}, at most {answer_max:?}");
+        }
     }
 
     #[test]

@@ -89,6 +89,7 @@ impl Parts {
             wanted,
             ask,
             size: arrival.size,
+            answer_max: arrival.answer_max,
             decodes: arrival.decodes,
             form: arrival.form,
             may_split: arrival.may_split,

@@ -3,6 +3,7 @@
 
 use maitre_base::{Instant, RequestId, Tokens, WorkerId};
 use maitre_fleet::Evidence;
+use maitre_fleet::estimate::rest_of_answer;
 
 use super::{Brain, Context, Parts};
 use crate::event::{Effect, Failure, Refusal};
@@ -79,9 +80,10 @@ impl PendingRequest {
     /// What is left of it once the client has this many tokens of the response.
     pub(super) fn go_on_after(&mut self, delivered: Tokens) {
         let progress = delivered - self.delivered;
+        let expected = self.delivered + self.ask.decode;
         self.delivered += progress;
         self.ask.prefill += progress;
-        self.ask.decode = (self.ask.decode - progress).max(Tokens(1));
+        self.ask.decode = rest_of_answer(expected, self.delivered, self.answer_max);
         // The first token has come, the client waits for the next one, and no worker can send the KV cache of the answer.
         self.deadline = None;
         self.patience = None;

@@ -37,6 +37,37 @@ fn the_rest_is_promised_to_another_worker_with_a_longer_prompt() {
     assert_eq!(outcomes, [AttemptOutcome::Answered, AttemptOutcome::Continued]);
 }
 
+/// A stream that is longer than expected is promised as one that goes on, not as one that has just ended: it would look free.
+#[test]
+fn what_is_left_of_a_stream_that_outran_its_estimate_is_promised() {
+    for (answer_max, breaks, expected) in [
+        (None, vec![100], 156),
+        (None, vec![600], 300),
+        (Some(1_500), vec![600], 300),
+        (Some(650), vec![600], 50),
+        (Some(600), vec![600], 1),
+        // Across several workers as at one.
+        (None, vec![100, 200, 600], 300),
+        (None, vec![600, 700], 350),
+    ] {
+        let mut harness = Harness::of(2);
+        harness.on(Event::Arrived(Arrival { answer_max, ..arrival(1, Some("llama")) }));
+        for &delivered in &breaks {
+            harness.begin(1);
+            harness.interrupt(1, delivered);
+            for worker in [0, 1].map(WorkerId) {
+                harness.on(Event::Probed { worker, evidence: Evidence::ProbeAnswered });
+            }
+        }
+        let decode: Tokens =
+            harness.promised().iter().map(|it| it.decode).fold(Tokens::ZERO, |sum, it| sum + it);
+        assert_eq!(decode, Tokens(expected), "{breaks:?}, at most {answer_max:?}");
+        harness.begin(1);
+        harness.on(Event::Finished { request: RequestId(1), counted: None, pieces: 60 });
+        assert_eq!((harness.promised(), harness.brain.open()), (vec![PromisedWork::default(); 2], 0));
+    }
+}
+
 #[test]
 fn a_worker_that_failed_before_may_be_asked_again_but_not_the_last_one() {
     let mut harness = Harness::of(2);
