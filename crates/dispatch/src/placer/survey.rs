@@ -19,7 +19,8 @@ use crate::capacity::{first_token_by, has_memory, is_long};
 use crate::reservations::Reservations;
 
 /// How long a worker may be idle before its learned rates no longer refuse a request: it may have become faster, and
-/// only a request can show that.
+/// only a request can show that. One request at a time, whatever its deadline: how much faster is not known, and where all
+/// requests have deadlines, a worker that was slow once would be refused all of them for good.
 const RATES_TRUSTED: Duration = Duration::from_secs(5);
 
 /// A request with at most this many times the mean tokens to prefill can afford to try a worker whose rates have faded.

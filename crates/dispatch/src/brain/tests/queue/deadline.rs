@@ -37,6 +37,24 @@ fn before_rates_are_learned_no_deadline_is_refused() {
     assert_eq!(harness.summary_of(Fail(1, Failure::Late)), "1 late, 2@0");
 }
 
+/// A worker that has become faster would otherwise never show it where all requests have deadlines.
+#[test]
+fn an_idle_worker_gets_one_request_whatever_its_deadline() {
+    for (idle, expected) in [(0, "1 late"), (4_000, "1 late"), (5_000, "1@0"), (60_000, "1@0")] {
+        let mut harness = Harness::queueing(1, |_| ()).learn();
+        harness.step(After(idle));
+        assert_eq!(harness.summary_of(Come(within(1, one(1), &harness))), expected, "idle for {idle} ms");
+        if expected == "1 late" {
+            continue;
+        }
+        // One at a time, and none once it has answered.
+        assert_eq!(harness.summary_of(Come(within(1, one(2), &harness))), "2 late");
+        harness.now = harness.now + FIRST_TOKEN;
+        harness.play(&[(First(1), ""), (End(1), "")]);
+        assert_eq!(harness.summary_of(Come(within(1, one(3), &harness))), "3 late");
+    }
+}
+
 #[test]
 fn only_streams_with_their_own_deadline_have_one_at_the_worker() {
     let deadline = Some(Instant::from_millis(5_000));
