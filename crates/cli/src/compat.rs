@@ -62,12 +62,12 @@ pub fn run(matches: &ArgMatches) -> anyhow::Result<ExitCode> {
         Err(errors) => return Ok(failed(&errors)),
     };
     carried.notes.iter().for_each(|note| eprintln!("{note}"));
+    if !carried.missing.is_empty() {
+        return Ok(failed(&carried.missing));
+    }
     if matches.get_flag("print") {
         out::print(&carried.toml)?;
         return Ok(ExitCode::SUCCESS);
-    }
-    if !carried.missing.is_empty() {
-        return Ok(failed(&carried.missing));
     }
     match carried.config() {
         Ok(config) => serve::run_with(Sources::Made(Box::new(config))),

@@ -5,27 +5,22 @@
 //! elsewhere.
 
 mod access;
+mod workers;
 
 use std::collections::BTreeMap;
 use std::fmt;
 
 use maitre_config::{self as config, Config};
-use maitre_discover::WorkerSource;
-use maitre_discover::source::{KubernetesSource, KubernetesTarget, Port};
 use maitre_dispatch::scheduler::ATTEMPTS_MAX;
-use maitre_net::worker_url::WorkerOptions;
 
 use super::flag::{ArgumentForm, Fate, Flag, Goal, Old};
 use super::policy;
-use super::table::MANIFEST;
 use super::words::Given;
 
 /// Their default limits: a body in bytes, a request in seconds, and the drain of open requests in seconds.
 const BODY_BYTES: &str = "536870912";
 const REQUEST_SECONDS: &str = "1800";
 const DRAIN_SECONDS: &str = "180";
-/// The default port of discovered workers.
-const WORKER_PORT: &str = "80";
 /// The default destination of spans.
 const COLLECTOR: &str = "localhost:4317";
 /// The header for a session, and the one for a tenant.
@@ -79,6 +74,7 @@ pub(super) fn carry(old: Old, given: &[Given]) -> Result<Carried, Vec<String>> {
     draft.strategy();
     draft.workers();
     draft.discovery();
+    draft.left_without_workers();
     draft.traces();
     draft.times();
     draft.line();
@@ -96,13 +92,15 @@ struct Draft<'a> {
     set: BTreeMap<&'static str, (String, &'static str)>,
     notes: Vec<String>,
     errors: Vec<String>,
+    /// Why nothing can be served, beside the flags that say so themselves.
+    missing: Vec<String>,
     worker_key: Option<Unshown>,
 }
 
 impl<'a> Draft<'a> {
     fn new(old: Old, given: &'a [Given]) -> Draft<'a> {
-        let (notes, errors) = (Vec::new(), Vec::new());
-        Draft { old, given, set: BTreeMap::new(), notes, errors, worker_key: None }
+        let (notes, errors, missing) = (Vec::new(), Vec::new(), Vec::new());
+        Draft { old, given, set: BTreeMap::new(), notes, errors, missing, worker_key: None }
     }
     /// All values of this flag.
     fn all(&self, name: &str) -> Option<Vec<&str>> {
@@ -196,20 +194,22 @@ impl<'a> Draft<'a> {
     }
 
     fn strategy(&mut self) {
-        let policy = self.one("--policy").unwrap_or("cache_aware").to_owned();
+        let flag =
+            if self.is_split() && self.has("--decode-policy") { "--decode-policy" } else { "--policy" };
+        let policy = self.one(flag).unwrap_or("cache_aware").to_owned();
         let sticky = self.has("--routing-key-override");
         let chosen = if sticky { Ok((policy::STICKY, None)) } else { policy::strategy(self.old, &policy) };
         match chosen {
             Ok((strategy, note)) => {
-                self.set("strategy", strategy, "--policy");
+                self.set("strategy", strategy, flag);
                 if let Some(note) = note {
-                    self.changed("--policy", note);
+                    self.changed(flag, note);
                 }
                 if strategy == policy::STICKY && self.old == Old::Sglang {
-                    self.set("session.header", ROUTING_KEY, "--policy");
+                    self.set("session.header", ROUTING_KEY, flag);
                 }
             }
-            Err(what) => self.wrong("--policy", &what),
+            Err(what) => self.wrong(flag, &what),
         }
         if let Some(header) = self.all("--routing-key-headers").and_then(|it| it.first().copied()) {
             let header = header.to_owned();
@@ -219,57 +219,6 @@ impl<'a> Draft<'a> {
         if let Some(count) = tokens.and_then(|it| self.number("--prefix-token-count", &it)) {
             self.set("prefix_hash.head_bytes", count.saturating_mul(4).to_string(), "--prefix-token-count");
         }
-    }
-
-    fn workers(&mut self) {
-        let urls: Vec<String> =
-            self.all("--worker-urls").unwrap_or_default().iter().map(|it| plain_url(it)).collect();
-        let (ours, others): (Vec<String>, Vec<String>) =
-            urls.into_iter().partition(|it| it.starts_with("http://") || it.starts_with("https://"));
-        for url in others {
-            self.left("--worker-urls", &format!("{url}: workers must use HTTP or HTTPS"));
-        }
-        let suffix = self.ranks().map(|it| format!("?ranks={it}")).unwrap_or_default();
-        let workers: Vec<String> = ours.iter().map(|it| format!("{it}{suffix}")).collect();
-        if !workers.is_empty() {
-            self.set("workers", workers.join(","), "--worker-urls");
-        }
-    }
-
-    fn discovery(&mut self) {
-        match self.one("--discovery-provider") {
-            Some("kubernetes") => {}
-            Some("file") => return self.left("--discovery-provider", MANIFEST),
-            Some(_) => return self.wrong("--discovery-provider", "write kubernetes or file"),
-            None if self.has("--service-discovery") => {}
-            None => return,
-        }
-        let labels = self.words("--selector");
-        if labels.is_empty() {
-            let what = "without --selector all Pods would be workers, which Maitre does not support";
-            return self.left("--service-discovery", what);
-        }
-        if !labels.iter().all(|it| it.contains('=')) {
-            return self.wrong("--selector", "not a label; write key=value for each");
-        }
-        let Some(namespace) = self.one("--service-discovery-namespace").map(str::to_owned) else {
-            let what = "without it all namespaces were watched; Maitre watches one: set it";
-            return self.wrong("--service-discovery-namespace", what);
-        };
-        match self.one("--service-discovery-port").unwrap_or(WORKER_PORT).parse() {
-            Ok(port) => {
-                let ranks = self.ranks().map(str::to_owned);
-                let source = pods(namespace, &labels, port);
-                let options = ranks.map(|it| format!("&ranks={it}")).unwrap_or_default();
-                self.set("discovery.from", format!("{source}{options}"), "--service-discovery");
-            }
-            Err(what) => self.wrong("--service-discovery-port", &what),
-        }
-    }
-
-    /// Data-parallel ranks of each engine, if it has more than one.
-    fn ranks(&self) -> Option<&str> {
-        self.one("--intra-node-data-parallel-size").filter(|&it| it != "1")
     }
 
     fn traces(&mut self) {
@@ -320,9 +269,7 @@ impl<'a> Draft<'a> {
     fn concurrency(&mut self) {
         const FLAG: &str = "--max-concurrent-requests";
         let Some(given) = self.one(FLAG).map(str::to_owned) else { return };
-        // Each rank is a worker of its own.
-        let ranks = self.one("--intra-node-data-parallel-size").and_then(|it| it.parse().ok()).unwrap_or(1);
-        let workers = self.all("--worker-urls").map_or(0, |it| it.len()).saturating_mul(ranks);
+        let workers = self.answering();
         match (self.number(FLAG, &given), i64::try_from(workers)) {
             (Some(..=0), _) => {}
             (Some(limit), Ok(workers @ 1..)) => {
@@ -419,22 +366,9 @@ impl<'a> Draft<'a> {
             Fate::Essential(_) => Some(format!("{}: Maitre cannot start without it", it.flag.name())),
             _ => None,
         };
-        let missing = self.given.iter().filter_map(essential).collect();
+        let missing = self.given.iter().filter_map(essential).chain(self.missing).collect();
         Ok(Carried { toml, notes: self.notes, missing, worker_key: self.worker_key })
     }
-}
-
-/// A worker's address in our format: with its scheme, without a trailing slash.
-fn plain_url(url: &str) -> String {
-    let url = url.trim_end_matches('/');
-    if url.contains("://") { url.to_owned() } else { format!("http://{url}") }
-}
-
-/// A source of workers: Pods that have all these labels.
-fn pods(namespace: String, labels: &[String], port: Port) -> WorkerSource {
-    let kind = KubernetesTarget::Pods(labels.join(","));
-    let options = WorkerOptions::default();
-    WorkerSource::Kubernetes(KubernetesSource { namespace: Some(namespace), kind, port: Some(port), options })
 }
 
 #[cfg(test)]
@@ -442,24 +376,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_selector_is_one_item_of_a_list() {
-        let source =
-            pods("ml".to_owned(), &["app=vllm".to_owned(), "tier=gpu".to_owned()], Port::Number(8000));
-        assert_eq!(source.to_string(), "kubernetes:ml?pods=app%3Dvllm%2Ctier%3Dgpu&port=8000");
-    }
-
-    #[test]
-    fn a_worker_may_be_written_in_three_ways() {
-        for url in ["a:8000", "http://a:8000", "http://a:8000/"] {
-            assert_eq!(plain_url(url), "http://a:8000");
-        }
-    }
-
-    #[test]
     fn every_flag_used_by_name_is_in_the_table() {
         let known: Vec<Flag> =
             [Old::Sglang, Old::VllmRouter].into_iter().flat_map(super::super::table::flags).collect();
-        let source = [include_str!("carry.rs"), include_str!("carry/access.rs")].concat();
+        let source =
+            [include_str!("carry.rs"), include_str!("carry/access.rs"), include_str!("carry/workers.rs")];
+        let source = source.concat();
         let mut names =
             source.split('"').filter(|it| it.starts_with("--") && !it.contains(' ') && it.len() > 2);
         assert!(names.clone().count() > 40, "this test no longer understands its own file");

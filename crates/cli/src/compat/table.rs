@@ -4,13 +4,21 @@
 //! out for the same reason are grouped, by the kind of value. A test compares all of it with the flags that
 //! the three programs list.
 
+mod vllm;
+
 use super::flag::ArgumentForm::{Bytes, Plain, Seconds, SecondsOrNever, Word};
 use super::flag::Fate::{Changed, Essential, Kept, Left, Needless};
 use super::flag::Goal::{Key, Part};
 use super::flag::Takes::{Nothing, One, Several};
 use super::flag::{Fate, Flag, Old, Takes};
 
-const PAIRS: &str = "separate prefill and decode engines are not supported: run engines that do both";
+const ENCODE: &str = "separate encode engines are not supported: run engines that encode media themselves";
+const PREFILL_CHOICE: &str =
+    "the prefill worker with the lowest price is chosen, whatever the strategy: see docs/prefill-decode.md";
+const ONE_QUEUE: &str =
+    "prefill workers have no queue of their own: requests wait in the router's, see queue.*";
+const ALL_SPLIT: &str = "every prompt that can be is computed by a prefill worker, as before; split = \"price\" does so where it is faster";
+const ROLE_PODS: &str = "a second source of workers, with this role; the bootstrap port of a Pod is maitre.dev/bootstrap-port, if its engine does not tell it";
 const HISTORY: &str = "Maitre stores no conversations or responses";
 const IDENTITY: &str = "Maitre supports keys and client certificates only: no JWT, roles or audit log";
 const PROBED: &str = "after one failed probe a worker is suspect, after two it is ejected; a successful probe brings it back, with a share that grows";
@@ -119,6 +127,20 @@ static SHARED: &[Flag] = &[
     Flag::new(&["--selector"], Several, Kept(Part("discovery.from"))),
     Flag::new(&["--service-discovery-port"], One, Kept(Part("discovery.from"))),
     Flag::new(&["--service-discovery-namespace"], One, Kept(Part("discovery.from"))),
+    Flag::new(
+        &["--prefill"],
+        Several,
+        Changed(Part("workers"), "a worker with role=prefill, and its port as bootstrap=PORT"),
+    ),
+    Flag::new(&["--decode"], One, Changed(Part("workers"), "a worker with role=decode")),
+    Flag::new(
+        &["--decode-policy"],
+        One,
+        Changed(Part("strategy"), "the strategy chooses who answers, so this replaces --policy"),
+    ),
+    Flag::new(&["--prefill-selector"], Several, Changed(Part("discovery.from"), ROLE_PODS)),
+    Flag::new(&["--decode-selector"], Several, Changed(Part("discovery.from"), ROLE_PODS)),
+    Flag::new(&["--mini-lb"], Nothing, Needless("the router itself drives prefill and decode workers")),
     Flag::new(&["--enable-igw"], Nothing, Needless("several models behind one router need no special mode")),
     Flag::new(
         &["--worker-startup-timeout-secs"],
@@ -146,15 +168,7 @@ static SHARED_LEFT: &[Reason] = &[
         fate: Left("the index is bounded in bytes, not in characters: set index.budget"),
         flags: [&[], &[&["--max-tree-size"]], &[]],
     },
-    Reason {
-        fate: Left(PAIRS),
-        flags: [
-            &[],
-            &[&["--prefill-policy"], &["--decode-policy"], &["--decode"]],
-            &[&["--prefill"], &["--prefill-selector"], &["--decode-selector"]],
-        ],
-    },
-    Reason { fate: Essential(PAIRS), flags: [&[&["--mini-lb"]], &[], &[]] },
+    Reason { fate: Left(PREFILL_CHOICE), flags: [&[], &[&["--prefill-policy"]], &[]] },
     Reason {
         fate: Left("the log goes to standard error; let the service manager write it to files"),
         flags: [&[], &[&["--log-dir"]], &[]],
@@ -196,6 +210,7 @@ static SHARED_LEFT: &[Reason] = &[
 ];
 
 static SGLANG: &[Flag] = &[
+    Flag::new(&["--pd-disaggregation"], Nothing, Changed(Key("split", Word("always")), ALL_SPLIT)),
     Flag::new(&["--shutdown-grace-period-secs"], One, Kept(Key("timeouts.drain", Seconds))),
     Flag::new(
         &["--model-path", "--model"],
@@ -286,26 +301,28 @@ static SGLANG: &[Flag] = &[
 ];
 
 static SGLANG_LEFT: &[Reason] = &[
+    Reason { fate: Essential(ENCODE), flags: [&[&["--epd-disaggregation"]], &[], &[]] },
     Reason {
-        fate: Essential(PAIRS),
-        flags: [&[&["--pd-disaggregation"], &["--epd-disaggregation"]], &[], &[]],
+        fate: Left(ENCODE),
+        flags: [&[], &[&["--encode-policy"]], &[&["--encode"], &["--encode-selector"]]],
     },
+    Reason { fate: Left(PREFILL_CHOICE), flags: [&[], &[&["--bucket-adjust-interval-secs"]], &[]] },
     Reason {
-        fate: Left(PAIRS),
+        fate: Left(ONE_QUEUE),
         flags: [
             &[],
             &[
-                &["--bucket-adjust-interval-secs"],
-                &["--encode-policy"],
                 &["--pd-admission-wait-secs"],
                 &["--prefill-max-inflight-requests-per-worker"],
                 &["--prefill-queue-size"],
                 &["--prefill-queue-timeout-secs"],
-                &["--kv-connector-annotation"],
-                &["--kv-engine-id-annotation"],
             ],
-            &[&["--encode"], &["--encode-selector"]],
+            &[],
         ],
+    },
+    Reason {
+        fate: Left("Pods say this in maitre.dev/transfer and maitre.dev/engine-id: see docs/discovery.md"),
+        flags: [&[], &[&["--kv-connector-annotation"], &["--kv-engine-id-annotation"]], &[]],
     },
     Reason {
         fate: Left("append ?ranks=N to the URL of each such worker"),
@@ -548,42 +565,11 @@ static SGLANG_LEFT: &[Reason] = &[
     Reason { fate: Left("heap profiling is not supported"), flags: [&[], &[&["--jemalloc-prof-dir"]], &[]] },
 ];
 
-static VLLM: &[Flag] = &[
-    Flag::new(&["--intra-node-data-parallel-size"], One, Kept(Part("workers"))),
-    Flag::new(
-        &["--api-key"],
-        One,
-        Changed(
-            Part("worker_key"),
-            "sent with the router's own probes and queries; clients need no key, and theirs is passed on, as before",
-        ),
-    ),
-];
-
-static VLLM_LEFT: &[Reason] = &[
-    Reason { fate: Essential(PAIRS), flags: [&[&["--vllm-pd-disaggregation"]], &[], &[]] },
-    Reason { fate: Left(PAIRS), flags: [&[], &[&["--vllm-discovery-address"], &["--kv-connector"]], &[]] },
-    Reason {
-        fate: Left(
-            "requests are scheduled individually; sticky-session keeps the requests of an agent together",
-        ),
-        flags: [&[&["--enable-program-scheduling"]], &[&["--program-scheduling-config-json"]], &[]],
-    },
-    Reason {
-        fate: Left("plug-ins are not supported"),
-        flags: [
-            &[],
-            &[&["--wasm-middleware"], &["--wasm-middleware-sha256"], &["--wasm-middleware-route"]],
-            &[],
-        ],
-    },
-];
-
 /// All flags of a router, those shared with the other family first.
 pub(super) fn flags(old: Old) -> Vec<Flag> {
     let (own, own_left) = match old {
         Old::Sglang => (SGLANG, SGLANG_LEFT),
-        Old::VllmRouter => (VLLM, VLLM_LEFT),
+        Old::VllmRouter => (vllm::FLAGS, vllm::LEFT),
     };
     let left = SHARED_LEFT.iter().chain(own_left).flat_map(flags_of);
     SHARED.iter().chain(own).copied().chain(left).collect()

@@ -96,10 +96,14 @@ fn every_flag_becomes_an_existing_setting() {
 }
 
 /// A value that the other router would accept for the flag.
-fn some_value(flag: &Flag) -> String {
+fn some_value(old: Old, flag: &Flag) -> String {
+    let pairs = match old {
+        Old::Sglang => "--pd-disaggregation",
+        Old::VllmRouter => "--vllm-pd-disaggregation",
+    };
     let value = match flag.name() {
         "--host" | "--prometheus-host" => "127.0.0.7",
-        "--policy" => "random",
+        "--policy" | "--decode-policy" => "random",
         "--worker-urls" => "http://127.0.0.1:9001",
         "--log-level" => "debug",
         "--cache-threshold" => "0.5",
@@ -122,6 +126,12 @@ fn some_value(flag: &Flag) -> String {
         _ => "7",
     };
     match flag.takes {
+        // Without both kinds of workers nothing would be served.
+        Takes::Nothing if flag.name() == pairs => format!("{pairs} --prefill a:1 --decode b:1"),
+        Takes::One | Takes::Several if matches!(flag.name(), "--prefill" | "--decode" | "--kv-connector") => {
+            let connector = if flag.name() == "--kv-connector" { "--kv-connector mooncake" } else { "" };
+            format!("{pairs} {connector} --prefill a:1 7 --decode b:1")
+        }
         // Has an effect only together with another flag.
         Takes::Nothing if flag.name() == "--service-discovery" => {
             "--service-discovery --service-discovery-namespace ml".to_owned()
@@ -136,7 +146,7 @@ fn every_flag_alone_gives_loadable_settings_or_a_reason() {
     for old in [Old::Sglang, Old::VllmRouter] {
         let plain = check(old, "", &[]).toml;
         for flag in table::flags(old) {
-            let carried = check(old, &some_value(&flag), &[]);
+            let carried = check(old, &some_value(old, &flag), &[]);
             let told = carried.notes.iter().any(|it| it.contains(flag.name()));
             match flag.fate() {
                 Fate::Left(_) | Fate::Needless(_) | Fate::Changed(..) => assert!(told, "{flag:?}"),
@@ -338,13 +348,106 @@ fn pods_are_found_by_their_labels_in_one_namespace() {
     check_wrong(Old::Sglang, "--discovery-provider consul", &["write kubernetes or file"]);
 }
 
+/// This command line gives these workers, and a note with this text.
+#[track_caller]
+fn check_pairs(old: Old, line: &str, workers: &[&str], told: &str) -> Carried {
+    let quoted: Vec<String> = workers.iter().map(|it| format!("{it:?}")).collect();
+    let carried =
+        check(old, line, &[("workers", &format!("[{}]", quoted.join(", "))), ("split", "\"always\"")]);
+    assert_eq!(carried.missing, [""; 0], "{line}");
+    assert!(carried.notes.iter().any(|it| it.contains(told)), "{line}: {:?}", carried.notes);
+    carried
+}
+
 #[test]
-fn prefill_decode_pairs_are_not_started_as_plain_workers() {
-    let line = "--pd-disaggregation --prefill http://a:1 9000 --prefill http://b:1 --decode http://c:1";
-    let carried = check(Old::Sglang, line, &[("workers", "[]")]);
-    assert_eq!(carried.missing.len(), 1, "{carried:?}");
-    let told = carried.notes.iter().filter(|it| it.contains("prefill and decode")).count();
-    assert_eq!(told, 3, "one for each flag: {:?}", carried.notes);
+fn prefill_and_decode_workers_keep_their_parts() {
+    check_pairs(
+        Old::Sglang,
+        "--pd-disaggregation --prefill http://a:1 9000 --prefill b:1/ --prefill c:1 none --decode http://d:1 --decode e:1",
+        &[
+            "http://a:1?role=prefill&transfer=sglang&bootstrap=9000",
+            "http://b:1?role=prefill&transfer=sglang",
+            "http://c:1?role=prefill&transfer=sglang",
+            "http://d:1?role=decode&transfer=sglang",
+            "http://e:1?role=decode&transfer=sglang",
+        ],
+        "--pd-disaggregation: every prompt",
+    );
+    let nixl = ["http://a:1?role=prefill&transfer=nixl", "http://d:1?role=decode&transfer=nixl"];
+    let line = "--vllm-pd-disaggregation --prefill http://a:1 9000 --decode http://d:1";
+    check_pairs(Old::VllmRouter, line, &nixl, "9000: NIXL needs no bootstrap port");
+    let line = format!("{line} --worker-urls http://x:1");
+    check_pairs(
+        Old::VllmRouter,
+        &line,
+        &nixl,
+        "--worker-urls: with --vllm-pd-disaggregation it has no effect",
+    );
+    check_pairs(
+        Old::VllmRouter,
+        "--vllm-pd-disaggregation --kv-connector mooncake --prefill a:1 9000 --decode d:1 --intra-node-data-parallel-size 2",
+        &[
+            "http://a:1?ranks=2&role=prefill&transfer=mooncake&bootstrap=9000",
+            "http://d:1?ranks=2&role=decode&transfer=mooncake",
+        ],
+        "--kv-connector: transfer=nixl or transfer=mooncake",
+    );
+}
+
+#[test]
+fn the_policy_of_decode_workers_is_the_strategy() {
+    let line = "--pd-disaggregation --prefill a:1 --decode b:1 --decode c:1 --policy random \
+                --decode-policy round_robin --prefill-policy bucket --max-concurrent-requests 10";
+    let carried = check(Old::Sglang, line, &[("strategy", "\"round-robin\""), ("queue.sequences_max", "5")]);
+    assert!(carried.notes.iter().any(|it| it.contains("lowest price")), "{:?}", carried.notes);
+    check(Old::Sglang, "--policy random --decode-policy round_robin", &[("strategy", "\"random\"")]);
+}
+
+#[test]
+fn pods_of_both_parts_are_found_by_their_labels() {
+    let line = "--service-discovery --service-discovery-namespace ml --service-discovery-port 8000 \
+                --prefill-selector app=p tier=gpu --decode-selector app=d";
+    let found = r#"["kubernetes:ml?pods=app%3Dp%2Ctier%3Dgpu&port=8000&role=prefill&transfer=sglang", "kubernetes:ml?pods=app%3Dd&port=8000&role=decode&transfer=sglang"]"#;
+    let carried = check(Old::Sglang, &format!("--pd-disaggregation {line}"), &[("discovery.from", found)]);
+    assert_eq!(carried.missing, [""; 0]);
+    let found = found.replace("sglang", "nixl");
+    check(Old::VllmRouter, &format!("--vllm-pd-disaggregation {line}"), &[("discovery.from", &found)]);
+}
+
+#[test]
+fn a_command_line_of_which_no_worker_is_left_cannot_be_started() {
+    for (old, line, missing) in [
+        (Old::Sglang, "--pd-disaggregation --decode a:1", Some("no prefill worker is left")),
+        (Old::Sglang, "--pd-disaggregation --prefill a:1", Some("no decode worker is left")),
+        (Old::Sglang, "--pd-disaggregation --prefill grpc://a:1 9 --decode b:1", Some("no prefill worker")),
+        (Old::VllmRouter, "--vllm-pd-disaggregation --vllm-discovery-address 0.0.0.0:1", Some("no prefill")),
+        (Old::VllmRouter, "--worker-urls grpc://a:1", Some("no worker is left")),
+        (
+            Old::Sglang,
+            "--discovery-provider file --service-discovery-namespace ml",
+            Some("no worker is left"),
+        ),
+        (Old::Sglang, "--epd-disaggregation --prefill a:1", Some("cannot start without it")),
+        // Workers may be added later, over the admin API.
+        (Old::Sglang, "--port 8000", None),
+        (Old::Sglang, "--worker-urls", None),
+    ] {
+        let carried = check(old, line, &[]);
+        assert_eq!(carried.missing.len(), usize::from(missing.is_some()), "{line}: {:?}", carried.missing);
+        assert!(carried.missing.iter().all(|it| it.contains(missing.unwrap())), "{:?}", carried.missing);
+    }
+    check_wrong(
+        Old::VllmRouter,
+        "--vllm-pd-disaggregation --kv-connector moriio --prefill a:1 b:1 c:1 --prefill d:1 x --decode e:1",
+        &["write nixl or mooncake", "write --prefill URL or", "bootstrap is \"x\"; write a port"],
+    );
+}
+
+#[test]
+fn programs_are_scheduled_by_their_working_sets() {
+    let carried =
+        check(Old::VllmRouter, "--enable-program-scheduling", &[("programs.rule", "\"working-set\"")]);
+    assert!(carried.notes.iter().any(|it| it.contains("vllm_xargs")), "{:?}", carried.notes);
 }
 
 #[test]

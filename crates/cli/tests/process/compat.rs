@@ -50,15 +50,40 @@ fn the_printed_file_passes_check() {
 }
 
 #[test]
+fn printed_prefill_and_decode_workers_pass_check() {
+    let output = run(&[
+        "compat",
+        "sglang",
+        "--print",
+        "--",
+        "--pd-disaggregation",
+        "--prefill",
+        "http://127.0.0.1:1",
+        "8998",
+        "--decode",
+        "http://127.0.0.1:2",
+    ]);
+    assert_eq!(output.status.code(), Some(0));
+    let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("compat-pairs.toml");
+    std::fs::write(&path, &output.stdout).unwrap();
+    let output = run(&["check", path.to_str().unwrap()]);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success() && said.contains("2 workers"), "{said}");
+}
+
+#[test]
 fn unknown_flags_and_unsupported_modes_start_nothing() {
     for (flags, said) in [
         (&["--worker-url", "http://127.0.0.1:9001", "--polcy", "random"][..], "did you mean --policy?"),
-        (&["--pd-disaggregation", "--decode", "http://127.0.0.1:9001"], "cannot start without it"),
+        (&["--epd-disaggregation", "--encode", "http://127.0.0.1:9001"], "cannot start without it"),
+        (&["--pd-disaggregation", "--decode", "http://127.0.0.1:9001"], "no prefill worker is left"),
     ] {
-        let output = run(&[&["compat", "sglang", "--"], flags].concat());
-        let text = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert_eq!(output.status.code(), Some(1), "{text}");
-        assert!(text.contains(said), "{text}");
+        for command in [&["compat", "sglang", "--"][..], &["compat", "sglang", "--print", "--"]] {
+            let output = run(&[command, flags].concat());
+            let text = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert_eq!((output.status.code(), output.stdout.len()), (Some(1), 0), "{text}");
+            assert!(text.contains(said), "{text}");
+        }
     }
 }
 
