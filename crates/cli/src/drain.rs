@@ -3,11 +3,12 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::{Context as _, anyhow};
+use anyhow::Context as _;
 use bytes::Bytes;
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use maitre_console::clock::Stopwatch;
 use maitre_console::out;
+use maitre_net::address::Address;
 use maitre_views::text::escaped;
 use maitre_views::worker::{WorkerList, WorkerView};
 use tokio::time::sleep;
@@ -20,10 +21,14 @@ use crate::operator::trouble::Trouble;
 /// Between two looks at the worker.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
+/// Workers that are named when none has the given name.
+const SHOWN_MAX: usize = 8;
+
 const HELP: &str = "\
 The worker gets no new requests, and keeps those it has until they end. With --hand-over, streams that can be continued
 (see `serve --continue`) go on at other workers at once. `maitre drain WORKER --resume` sends it requests again.
-Exit status: 0 if the worker is empty, 1 if it still has requests after --wait, 2 if the router cannot be asked.";
+Exit status: 0 if the worker is empty, 1 if it still has requests after --wait, 2 if the router cannot be asked or
+has no such worker.";
 
 pub fn command() -> Command {
     Command::new("drain")
@@ -49,7 +54,7 @@ pub fn command() -> Command {
             Arg::new("worker")
                 .value_name("WORKER")
                 .required(true)
-                .help("Its number or its URL, as `maitre top` shows them"),
+                .help("Its URL or its address, as `maitre top` shows it, or its number in the admin API"),
         ])
 }
 
@@ -64,8 +69,7 @@ pub fn run(matches: &ArgMatches) -> anyhow::Result<ExitCode> {
     let client = Client::new(&target);
     runtime.block_on(async {
         let worker = match find(&client, name).await {
-            Ok(Some(worker)) => worker,
-            Ok(None) => return Ok(not_asked(&anyhow!("{}: no worker {name}", client.url))),
+            Ok(worker) => worker,
             Err(trouble) => return Ok(not_asked(&trouble)),
         };
         let act = match (matches.get_flag("resume"), matches.get_flag("hand-over")) {
@@ -89,9 +93,36 @@ fn path(worker: &WorkerView, act: &str) -> String {
     format!("/admin/v1/workers/{}/{act}", worker.id)
 }
 
-async fn find(client: &Client, name: &str) -> Result<Option<WorkerView>, Trouble> {
+async fn find(client: &Client, name: &str) -> Result<WorkerView, Trouble> {
     let WorkerList { workers } = client.get("/admin/v1/workers").await?;
-    Ok(workers.into_iter().find(|it| it.url.to_string() == name || it.id.to_string() == name))
+    let known = workers.iter().map(|it| it.url.to_string()).collect::<Vec<String>>();
+    let found = workers.into_iter().find(|it| is_called(it, name));
+    found.ok_or_else(|| Trouble::refused(&format!("{}: {}", client.url, no_worker(name, &known))))
+}
+
+fn is_called(worker: &WorkerView, name: &str) -> bool {
+    worker.id.to_string() == name || *worker.url == *canonical(name)
+}
+
+/// The name as the router writes its workers: a host and a port become a URL; case and a trailing slash do not matter.
+fn canonical(name: &str) -> String {
+    let (place, rank) = name.split_once('#').map_or((name, None), |(place, rank)| (place, Some(rank)));
+    match (place.parse::<Address>(), rank) {
+        (Ok(address), None) => address.to_string(),
+        (Ok(address), Some(rank)) => format!("{address}#{rank}"),
+        (Err(_), _) => name.to_owned(),
+    }
+}
+
+fn no_worker(name: &str, known: &[String]) -> String {
+    let shown: Vec<&str> = known.iter().take(SHOWN_MAX).map(String::as_str).collect();
+    match known.len() {
+        0 => format!("no worker {name}: the router has none"),
+        all if all > SHOWN_MAX => {
+            format!("no worker {name}; there are {}, and {} more", shown.join(", "), all - SHOWN_MAX)
+        }
+        _ => format!("no worker {name}; there are {}", shown.join(", ")),
+    }
 }
 
 /// Waits until the worker has no request of this router.
@@ -115,5 +146,37 @@ async fn until_empty(client: &Client, worker: &WorkerView, wait: Duration) -> an
             return Ok(ExitCode::FAILURE);
         }
         sleep(LOOK_EVERY).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_worker_has_the_names_that_other_commands_show() {
+        for (name, expected) in [
+            ("127.0.0.1:29001", "http://127.0.0.1:29001"),
+            ("http://A:1/", "http://a:1"),
+            ("a:1#2", "http://a:1#2"),
+            ("https://a", "https://a:443"),
+            ("7", "7"),
+            ("nobody", "nobody"),
+        ] {
+            assert_eq!(canonical(name), expected);
+        }
+    }
+
+    #[test]
+    fn the_known_workers_are_named_if_there_is_no_such_one() {
+        let known: Vec<String> = (1..=10).map(|it| format!("http://a:{it}")).collect();
+        for (known, expected) in [
+            (&known[..0], "no worker x: the router has none"),
+            (&known[..2], "no worker x; there are http://a:1, http://a:2"),
+            (&known[..], "http://a:8, and 2 more"),
+        ] {
+            let said = no_worker("x", known);
+            assert!(said.contains(expected), "{said}");
+        }
     }
 }

@@ -18,6 +18,19 @@ use crate::key_file;
 /// Chosen: the maximum that a router accepts.
 const COUNT_MAX: u16 = 10_000;
 
+/// Where a router listens for operators unless configured.
+const ADMIN_PORT: &str = "8081";
+
+/// The command that prints the admin key of a router whose admin listener has this port.
+pub(crate) fn admin_command(port: u16) -> String {
+    let port = port.to_string();
+    if port == ADMIN_PORT {
+        "maitre key --admin".to_owned()
+    } else {
+        format!("maitre key --admin --port {port}")
+    }
+}
+
 pub fn command() -> Command {
     Command::new("key")
         .about("Generate keys for clients")
@@ -46,7 +59,7 @@ pub fn command() -> Command {
             Arg::new("port")
                 .long("port")
                 .value_name("PORT")
-                .default_value("8081")
+                .default_value(ADMIN_PORT)
                 .requires("admin")
                 .value_parser(value_parser!(u16))
                 .help("The port of that router's admin listener"),
@@ -58,7 +71,7 @@ fn print_admin_key(port: u16) -> anyhow::Result<ExitCode> {
     let found = key_file::find(&key_file::folders(|name| std::env::var_os(name)), port);
     let (_, key) = found.with_context(|| {
         format!(
-            "no router with its admin listener at port {port} left a key for this user; with `admin_key` in the settings, the key is that one"
+            "no router with its admin listener at port {port} left a key for this user; --port names another port; with `admin_key` in the settings, the key is that one"
         )
     })?;
     out::print(&format!("{key}\n"))?;
@@ -150,6 +163,12 @@ mod tests {
             assert_eq!(config.unwrap().settings.keys.len(), count as usize);
             assert!(!lines.contains("mk-"));
         }
+    }
+
+    #[test]
+    fn the_command_for_a_key_names_an_unusual_port() {
+        assert_eq!(admin_command(8081), "maitre key --admin");
+        assert_eq!(admin_command(28051), "maitre key --admin --port 28051");
     }
 
     #[test]

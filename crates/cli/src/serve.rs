@@ -11,6 +11,7 @@ use maitre_proxy::settings::Serves;
 use maitre_proxy::{Router, Secret, Stopped, descriptors, secret};
 use tracing::{info, warn};
 
+use crate::key;
 use crate::key_file::{self, KeyFile};
 use crate::log;
 use crate::notify::{Notify, ServiceState};
@@ -123,7 +124,8 @@ fn announce(router: &Router, config: &Config, made: Option<&str>, key_file: Opti
         }
         Some(_) => info!(
             file = key_file.map(|it| tracing::field::display(it.path().display())),
-            "the page and the admin API need a key: set admin_key, or see `maitre key --admin`"
+            "the page and the admin API need a key: set admin_key, or see `{}`",
+            key::admin_command(router.admin().port())
         ),
         None => {}
     }

@@ -14,6 +14,7 @@ use tokio::time::timeout;
 use super::sse::{EventReader, SseEvent};
 use super::target::Target;
 use super::trouble::{MESSAGE_CHARS_MAX, Trouble};
+use crate::key;
 
 /// For a whole response, or the head of a stream. Chosen: a live router answers within milliseconds.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -28,12 +29,13 @@ pub(crate) struct Client {
     http: HttpClient,
     /// The address as the user wrote it.
     pub(crate) url: String,
+    has_key: bool,
 }
 
 impl Client {
     pub(crate) fn new(target: &Target) -> Client {
-        let http = HttpClient::new(target.address.clone(), target.dialer.clone(), Some(target.key.clone()));
-        Client { http, url: target.address.to_string() }
+        let http = HttpClient::new(target.address.clone(), target.dialer.clone(), target.key.clone());
+        Client { http, url: target.address.to_string(), has_key: target.key.is_some() }
     }
 
     /// One object of the API.
@@ -114,7 +116,13 @@ impl Client {
             (_, "tls_required") => {
                 Trouble::Lost(format!("{}: {}", self.url, clean(&error.message, MESSAGE_CHARS_MAX)))
             }
-            (StatusCode::UNAUTHORIZED, "unauthorized") => Trouble::Key { url: self.url.clone() },
+            (StatusCode::UNAUTHORIZED, "unauthorized") if !self.has_key => {
+                Trouble::NoKey { url: self.url.clone() }
+            }
+            (StatusCode::UNAUTHORIZED, "unauthorized") => {
+                let command = key::admin_command(self.http.address().port());
+                Trouble::Key { url: self.url.clone(), command }
+            }
             // Another listener, or an older router that does not have this path.
             (StatusCode::UNAUTHORIZED, _) | (_, "unknown_path" | "wrong_method") => {
                 Trouble::strange(&self.url, &format!("{status}: {}", error.message))

@@ -2,6 +2,8 @@
 
 use maitre_views::text::clean;
 
+use super::target::KEY_VARIABLE;
+
 /// Characters shown of a message from outside.
 pub(super) const MESSAGE_CHARS_MAX: usize = 400;
 
@@ -11,9 +13,14 @@ pub(crate) enum Trouble {
     #[error("{0}")]
     Lost(String),
     #[error(
-        "{url} does not accept this key; use the one in `admin_key`; without that, `maitre key --admin` prints the one that the router made"
+        "{url} does not accept this key; use the one in `admin_key`; without that, `{command}` prints the one that the router made"
     )]
-    Key { url: String },
+    Key { url: String, command: String },
+    /// The router wants a key, and none was found.
+    #[error(
+        "no key: {url} asks for one, and no router on this machine left its key for this user; set {KEY_VARIABLE}, or write --key-file FILE or the page's address, as in --url '{url}/#key=…'"
+    )]
+    NoKey { url: String },
     /// The router refused the request.
     #[error("{message}")]
     Refused { message: String },

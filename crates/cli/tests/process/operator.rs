@@ -175,18 +175,37 @@ async fn explain_shows_where_a_request_would_go_and_where_one_went() {
 }
 
 #[tokio::test]
+async fn a_worker_is_drained_by_the_name_that_top_shows() {
+    let (_demo, url, key) = demo().await;
+    let ran = maitre(&["drain", "--url", &url, "nobody:1"], &key, "").await;
+    ran.check(2, "no worker nobody:1; there are http://127.0.0.1:");
+    let name = ran.said.rsplit("http://").next().unwrap().trim().to_owned();
+    for resume in [false, true] {
+        let rest: &[&str] = if resume { &["--resume"] } else { &[] };
+        let ran = maitre(&[&["drain", "--url", &url, &name], rest].concat(), &key, "").await;
+        let said = if resume { "gets requests again" } else { "empty after" };
+        assert!(ran.good().starts_with(&format!("http://{name}: {said}")), "{}", ran.printed);
+    }
+}
+
+#[tokio::test]
 async fn an_unreachable_router_is_reported_with_the_reason() {
     let (_demo, url, key) = demo().await;
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let nobody = format!("http://{}", taken.local_addr().unwrap());
     drop(taken);
     let engine = crate::program::Engine::start(&["--profile", "instant"]).await;
-    for command in ["top", "explain"] {
-        let rest: &[&str] = if command == "top" { &["--once"] } else { &["--decision", "1"] };
+    let wrong_said = format!("`maitre key --admin --port {}` prints", url.rsplit(':').next().unwrap());
+    for (command, rest) in
+        [("top", &["--once"][..]), ("explain", &["--decision", "1"]), ("drain", &["127.0.0.1:1"])]
+    {
         let wrong = format!("{url}/#key=wrong-and-long-enough");
         for (at, key, said) in [
             (&wrong, "", "does not accept this key"),
+            (&wrong, "", &wrong_said),
             (&url, "", "no key: "),
+            // Without a router nobody has asked for a key.
+            (&nobody, "", "; does maitre run there, and is this its admin address?"),
             (&nobody, &key, "; does maitre run there, and is this its admin address?"),
             (&engine.url, &key, "not as the admin API does"),
         ] {

@@ -55,7 +55,11 @@ async fn client(key: &'static str, tasks: &mut JoinSet<()>) -> Arc<Client> {
             answer(stream).await;
         }
     });
-    Arc::new(Client::new(&Target { address, key: HeaderValue::from_static(key), dialer: Arc::default() }))
+    Arc::new(Client::new(&Target {
+        address,
+        key: Some(HeaderValue::from_static(key)),
+        dialer: Arc::default(),
+    }))
 }
 
 /// The next update, as a word.
@@ -92,7 +96,9 @@ async fn a_refused_key_is_tried_less_and_less_often() {
     let mut tasks = JoinSet::new();
     let client = client("Bearer another", &mut tasks).await;
     let refused = snapshot(&client).await.unwrap_err();
-    assert_eq!(refused, Trouble::Key { url: client.url.clone() });
+    let port = client.url.rsplit(':').next().unwrap();
+    let command = format!("maitre key --admin --port {port}");
+    assert_eq!(refused, Trouble::Key { url: client.url.clone(), command });
     let (sender, mut updates) = mpsc::channel(1);
     tasks.spawn(follow(client, sender));
     for pause in [500, 1_000, 2_000] {
