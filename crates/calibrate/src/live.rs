@@ -73,6 +73,7 @@ impl LiveEngine {
         name: Option<&str>,
         time: Duration,
     ) -> anyhow::Result<(LiveEngine, EngineFacts)> {
+        refuse_router(&client).await?;
         let mut pages = Vec::new();
         for path in engine::PROBES {
             // Most engines lack most of these; only the models are needed.
@@ -195,6 +196,16 @@ fn choose(cards: Vec<Model>, name: Option<&str>) -> anyhow::Result<Model> {
         }),
         None => cards.find(|it| it.parent.is_none()).context("the engine serves no model"),
     }
+}
+
+/// The numbers of a router would be those of several engines and of its queue.
+async fn refuse_router(client: &HttpClient) -> anyhow::Result<()> {
+    let request = HttpRequest::get(engine::HEALTH).header(USER_AGENT, HeaderValue::from_static(AGENT));
+    let answered = timeout(PAGE_TIMEOUT, client.send(request)).await;
+    // What does not answer is reported by the questions that matter.
+    let is_router = answered.is_ok_and(|it| it.is_ok_and(|it| it.headers().contains_key(engine::ROUTER)));
+    ensure!(!is_router, "{} is a Maitre router; --url takes the address of one engine", client.address());
+    Ok(())
 }
 
 async fn page(client: &HttpClient, path: &str) -> anyhow::Result<(u16, Bytes)> {

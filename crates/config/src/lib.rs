@@ -32,13 +32,14 @@ mod tests;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fmt;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::Path;
 
 use clap::ArgMatches;
 use maitre_discover::WorkerSource;
 use maitre_discover::api_address::ApiAddress;
 use maitre_discover::settings::Grace;
+use maitre_net::address::Address;
 use maitre_proxy::RouterSettings;
 
 use cluster::ClusterSettings;
@@ -295,6 +296,16 @@ fn conflicts(config: &Config) -> Vec<Conflict> {
         let what = format!("listen {} and admin {} collide; use two ports", settings.listen, settings.admin);
         conflicts.push(Conflict::new(&["listen", "admin"], what));
     }
+    for worker in &settings.workers {
+        let listener = [settings.listen, settings.admin].into_iter().find(|it| reaches(&worker.address, *it));
+        if let Some(listener) = listener {
+            let what = format!(
+                "{} is this router itself, which listens on {listener}; name engines",
+                worker.address
+            );
+            conflicts.push(Conflict::new(&["workers", "listen", "admin"], what));
+        }
+    }
     if health.back_off > health.back_off_max {
         let [first, most] = [health.back_off, health.back_off_max].map(form::show_duration);
         let what = format!("health.back_off {first} is longer than health.back_off_max {most}");
@@ -303,6 +314,19 @@ fn conflicts(config: &Config) -> Vec<Conflict> {
     conflicts.extend(tls::conflicts(settings));
     conflicts.extend(cluster::conflicts(config));
     conflicts
+}
+
+/// Whether this address leads to a listener of our own, as far as it can be told without asking.
+fn reaches(address: &Address, listener: SocketAddr) -> bool {
+    let ip: Option<IpAddr> = match address.host() {
+        "localhost" => Some(Ipv4Addr::LOCALHOST.into()),
+        host => host.parse().ok(),
+    };
+    let is_here = ip.is_some_and(|ip| match listener.ip() {
+        own if own.is_unspecified() => ip.is_loopback() || ip.is_unspecified(),
+        own => ip == own || ip.is_unspecified() && own.is_loopback(),
+    });
+    is_here && address.port() == listener.port()
 }
 
 /// Whether two listeners need the same port. Port zero is a new port each time.

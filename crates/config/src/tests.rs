@@ -227,6 +227,29 @@ fn two_listeners_need_two_ports() {
 }
 
 #[test]
+fn a_router_is_not_its_own_worker() {
+    for (listen, worker, is_own) in [
+        ("127.0.0.1:80", "http://127.0.0.1:80", true),
+        ("127.0.0.1:80", "http://localhost:80?role=decode", true),
+        ("0.0.0.0:80", "http://127.0.0.2:80", true),
+        ("[::]:80", "http://[::1]", true),
+        ("127.0.0.1:1", "http://127.0.0.1:8081", true),
+        ("127.0.0.1:80", "http://127.0.0.1:81", false),
+        ("0.0.0.0:80", "http://10.0.0.1:80", false),
+        ("10.0.0.2:80", "http://localhost:80", false),
+        ("127.0.0.1:80", "http://engine:80", false),
+    ] {
+        let read = start(&["--insecure", "--listen", listen, "--worker", worker], &[]);
+        let said = read.err().map(|it| it.to_string()).unwrap_or_default();
+        assert_eq!(
+            said.contains("is this router itself, which listens on "),
+            is_own,
+            "{listen} {worker}: {said}"
+        );
+    }
+}
+
+#[test]
 fn the_first_back_off_is_not_longer_than_the_longest() {
     check_toml(
         "health.back_off = \"1m\"",

@@ -80,6 +80,12 @@ pub struct ProbeReply<'a> {
 /// Paths to request from a worker to learn its brand. Any of them may fail; all are cheap.
 pub const PROBES: [&str; 5] = [MODELS, METRICS, VERSION, SERVER_INFO, PROPS];
 
+/// The header in which a Maitre router says that it is one, where an engine says that it is healthy. Its value differs from
+/// router to router and from run to run.
+pub const ROUTER: &str = "x-maitre-router";
+/// Where a Maitre router has that header.
+pub const HEALTH: &str = "/health";
+
 const MODELS: &str = "/v1/models";
 const METRICS: &str = "/metrics";
 const VERSION: &str = "/version";

@@ -11,6 +11,7 @@ use bytes::Bytes;
 use http::header::{DATE, SERVER};
 use http::{HeaderName, HeaderValue};
 use maitre_console::dial;
+use maitre_dialect::engine::ROUTER;
 use maitre_net::address::Address;
 use maitre_net::client::{HttpClient, HttpError, HttpRequest, HttpResponse};
 use maitre_net::connect::ConnectError;
@@ -40,6 +41,8 @@ pub(super) struct HttpPage {
     pub(super) status: u16,
     pub(super) server: Option<String>,
     pub(super) date: Option<String>,
+    /// Whether a Maitre router answered.
+    pub(super) is_router: bool,
     pub(super) body: Bytes,
     /// When the request was sent and when the response head arrived, since 1970.
     pub(super) between: (Duration, Duration),
@@ -107,8 +110,9 @@ impl DoctorClient {
             let (mut response, between) = self.send(question).await?;
             let text = |name| response.headers().get(name).and_then(|it| it.to_str().ok()).map(str::to_owned);
             let (status, server, date) = (response.status().as_u16(), text(SERVER), text(DATE));
+            let is_router = response.headers().contains_key(ROUTER);
             let body = response.read_all(PAGE_BYTES_MAX).await?;
-            Ok(HttpPage { status, server, date, body, between })
+            Ok(HttpPage { status, server, date, is_router, body, between })
         })
         .await
     }

@@ -77,6 +77,8 @@ pub enum Handoff {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reach {
+    /// A Maitre router at its address for clients.
+    Router,
     /// The status of its probe path.
     Answers {
         path: String,

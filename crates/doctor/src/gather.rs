@@ -106,6 +106,9 @@ async fn look_at(tools: Arc<Tools>, worker: WorkerUrl) -> Worker {
         Ok(page) => page,
         Err(unanswered) => return Worker::unknown(url, Reach::Not(unanswered)),
     };
+    if health.is_router {
+        return Worker::unknown(url, Reach::Router);
+    }
     let pages = match probe(&client).await {
         Ok(pages) => pages,
         Err(unanswered) => return Worker::unknown(url, Reach::Not(unanswered)),

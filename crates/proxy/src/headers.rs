@@ -4,9 +4,12 @@ use std::time::Duration;
 
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use maitre_base::{RequestId, hash};
+use maitre_dialect::engine;
 use maitre_queue::{Budget, Budgets};
 
 pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+/// In answers to probes: who answers is a router, and which.
+pub(crate) const ROUTER: HeaderName = HeaderName::from_static(engine::ROUTER);
 pub(crate) const WORKER: HeaderName = HeaderName::from_static("x-maitre-worker");
 pub(crate) const PREFILL_WORKER: HeaderName = HeaderName::from_static("x-maitre-prefill-worker");
 pub(crate) const PULL_WORKER: HeaderName = HeaderName::from_static("x-maitre-pull-worker");

@@ -8,6 +8,7 @@ use bytes::Bytes;
 use http::{HeaderMap, Method, Request, Response};
 use maitre_dispatch::Brain;
 
+use crate::headers;
 use crate::refuse::{Health, plain};
 use crate::state::RouterState;
 
@@ -48,7 +49,9 @@ impl Readiness {
 pub(crate) fn readiness(router: &RouterState) -> Response<Bytes> {
     let readiness = router.brain.read(|brain| Readiness::of(router, brain));
     let health = if readiness == Readiness::Ready { Health::Healthy } else { Health::Unhealthy };
-    plain(health, format!("{}\n", readiness.name()))
+    let mut answer = plain(health, format!("{}\n", readiness.name()));
+    answer.headers_mut().insert(headers::ROUTER, router.request_ids.router());
+    answer
 }
 
 /// The answer to a probe on the listener for clients. None if it is no probe, or if the operator forwards this path to

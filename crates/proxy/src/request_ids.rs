@@ -8,7 +8,7 @@ use std::hash::{BuildHasher as _, Hasher as _};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use http::HeaderValue;
-use maitre_base::RequestId;
+use maitre_base::{RequestId, hash};
 use parking_lot::Mutex;
 
 /// Ids kept. Four times as many as decisions are kept by default: refused requests have ids, too.
@@ -27,6 +27,12 @@ pub(crate) struct RequestIds {
     ring: Mutex<Vec<Option<(RequestId, HeaderValue)>>>,
     /// How many ids were made for what a request does besides.
     handoffs: AtomicU64,
+}
+
+/// By the nonce of its run.
+pub(crate) fn router_name(instance_nonce: u64) -> HeaderValue {
+    let name = hash::bytes(instance_nonce, b"router");
+    HeaderValue::from_str(&format!("{name:016x}")).unwrap_or(HeaderValue::from_static("maitre"))
 }
 
 impl Default for RequestIds {
@@ -50,6 +56,11 @@ impl RequestIds {
     pub(crate) fn of_transfer(&self) -> String {
         let number = self.handoffs.fetch_add(1, Ordering::Relaxed);
         format!("maitre-{:016x}-{number}", self.instance_nonce)
+    }
+
+    /// What tells this router from all others, without telling its nonce.
+    pub(crate) fn router(&self) -> HeaderValue {
+        router_name(self.instance_nonce)
     }
 
     /// The number of a second attempt.

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::StatusCode;
 use http::header::SERVER;
+use http::{HeaderValue, StatusCode};
 use maitre_base::{EngineLoad, Instant, Rng, Role, hash};
 use maitre_dialect::engine::{self, EngineKind, sources};
 use maitre_dialect::models;
@@ -26,9 +26,11 @@ use tokio::time::sleep;
 use tracing::{debug, info, warn};
 
 use crate::brain::SharedBrain;
+use crate::headers;
 use crate::link::Link;
 use crate::metrics::Metrics;
 use crate::refuse::is_fit;
+use crate::request_ids::router_name;
 use crate::settings::SharedSettings;
 use crate::subscribe::{self, Publisher};
 
@@ -54,7 +56,7 @@ pub(crate) struct Watcher {
     pub(crate) settings: Arc<SharedSettings>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) tls: Arc<TlsClient>,
-    /// Seeds the jitter of probes.
+    /// Of this run: seeds the jitter of probes, and tells this router from others.
     pub(crate) seed: u64,
 }
 
@@ -108,6 +110,8 @@ struct WorkerWatch {
 struct ProbeResponse {
     status: StatusCode,
     server: Option<String>,
+    /// Which Maitre router answers, if one does.
+    router: Option<HeaderValue>,
     body: Bytes,
 }
 
@@ -248,7 +252,14 @@ impl WorkerWatch {
         let begun = self.watcher.brain.now();
         let path = self.watcher.settings.load().probes.path.clone();
         let evidence = match self.get(&path).await {
-            Ok(response) if is_fit(response.status) => Evidence::ProbeAnswered,
+            Ok(response) if response.router == Some(router_name(self.watcher.seed)) => {
+                self.link.failed("this is the router itself, not an engine".to_owned());
+                Evidence::Refused
+            }
+            Ok(response) if is_fit(response.status) => {
+                self.warn_of_router(&response);
+                Evidence::ProbeAnswered
+            }
             Ok(response) => {
                 self.link.failed(format!("GET {path} answered {}", response.status));
                 Evidence::Refused
@@ -289,6 +300,16 @@ impl WorkerWatch {
             self.link.forget_engine();
         }
         evidence == Evidence::ProbeAnswered
+    }
+
+    /// Once. It may be meant, but what lies behind a router is not known here.
+    fn warn_of_router(&mut self, response: &ProbeResponse) {
+        if response.router.is_some() && !self.is_probed {
+            warn!(
+                worker = self.link.url,
+                "the worker is a Maitre router, not an engine: what its engines cache and publish stays unknown"
+            );
+        }
     }
 
     /// Detects which engine it is, once.
@@ -450,7 +471,8 @@ async fn exchange(
     let head = upstream.send(outgoing).await.map_err(broke)?;
     let body = upstream.read_all(RESPONSE_BYTES_MAX).await.map_err(broke)?;
     let server = head.headers.get(SERVER).and_then(|it| it.to_str().ok()).map(str::to_owned);
-    Ok((ProbeResponse { status: head.status, server, body }, upstream))
+    let router = head.headers.get(headers::ROUTER).cloned();
+    Ok((ProbeResponse { status: head.status, server, router, body }, upstream))
 }
 
 fn is_loopback(host: &str) -> bool {

@@ -11,6 +11,8 @@ use maitre_net::address::Address;
 use maitre_sim::http::fault::{Fault, Injection};
 use maitre_sim::http::{Host, HostConfig};
 use maitre_sim::profile::{H200_8B, INSTANT, Profile, StepModel};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpListener;
 
 const ANYWHERE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 
@@ -44,6 +46,25 @@ async fn an_engine_is_met_and_answers_token_by_token() {
     assert_eq!(seen, [(7, Some(0)), (3, Some(0))]);
     let again = engine.run(&round(vec![ProbeRequest::new(1, 100, 1)])).await.unwrap();
     assert_eq!(again[0].cached_tokens, Some(96));
+}
+
+#[tokio::test]
+async fn a_router_is_refused() {
+    let listener = TcpListener::bind(ANYWHERE).await.unwrap();
+    let client = HttpClient::new(Address::from(listener.local_addr().unwrap()), Arc::default(), None);
+    let answer = async {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        let mut asked = [0; 1_024];
+        let read = stream.read(&mut asked).await.unwrap();
+        assert!(asked[..read].starts_with(b"GET /health "));
+        stream
+            .write_all(b"HTTP/1.1 200 OK\r\nx-maitre-router: 1\r\ncontent-length: 0\r\n\r\n")
+            .await
+            .unwrap();
+    };
+    let (met, ()) = tokio::join!(LiveEngine::meet(client, None, Duration::from_secs(5)), answer);
+    let refused = met.err().unwrap();
+    assert!(refused.to_string().contains("is a Maitre router"), "{refused:#}");
 }
 
 #[tokio::test]

@@ -47,6 +47,13 @@ fn absence(worker: &Worker) -> Option<Finding> {
         Reach::Not(Unanswered::Broke(why)) => {
             find(format!("the server does not answer in plain HTTP/1.1: {why}"), "fix the port in its URL")
         }
+        Reach::Router => Some(Finding::at(
+            url,
+            Code::NotAnEngine,
+            "this is a Maitre router, not an engine".to_owned(),
+            "to check the workers behind it, give its admin address with --admin-url and no --worker; as a worker, \
+             write the URL of the engine itself",
+        )),
         Reach::Answers { path, status } if worker.is_stranger() => Some(Finding::at(
             url,
             Code::NotAnEngine,

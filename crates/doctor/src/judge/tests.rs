@@ -190,6 +190,8 @@ fn an_unreachable_worker_has_no_other_finding() {
         it.listed = Listed::Unreadable { status: 404, why: "not a success".to_owned() };
     };
     check_second(lost, Code::NotAnEngine, "/health answers 404", "without /v1");
+    let router = |it: &mut Worker| it.reach = Reach::Router;
+    check_second(router, Code::NotAnEngine, "this is a Maitre router", "--admin-url");
     let sick = |it: &mut Worker| it.reach = Reach::Answers { path: "/health".to_owned(), status: 503 };
     check_second(sick, Code::Unreachable, "503", "log");
 }

@@ -477,6 +477,14 @@ async fn a_router_is_checked_with_its_own_workers() {
     ward.check(Code::WorkerUnknown, "no such worker", "add it to workers").await;
 }
 
+#[tokio::test]
+async fn a_router_among_the_workers() {
+    let mut ward = Ward::of([engine()]).await;
+    let router = router(&ward).await;
+    ward.plan.settings.workers.push(url(router.listen()).parse().unwrap());
+    ward.check(Code::NotAnEngine, "this is a Maitre router", "--admin-url").await;
+}
+
 /// The engine published before the router came, and replays only its last batch.
 #[tokio::test]
 async fn a_router_that_came_late() {

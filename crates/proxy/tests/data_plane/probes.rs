@@ -2,9 +2,11 @@
 
 use std::time::Duration;
 
+use maitre_fleet::HealthState;
+use maitre_testkit::log::Log;
 use tokio::net::TcpStream;
 
-use crate::fixture::{Client, Fixture, fixture, get};
+use crate::fixture::{Client, Fixture, engine_settings, fixture, fixture_with, get, settings, within};
 
 /// How long a kubelet waits is a second by default; machines that run tests are slower.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -29,4 +31,27 @@ async fn strangers_on_the_admin_listener_keep_no_probe_out() {
         check_probes(&fixture).await;
         assert_eq!(strangers.len(), 140 * (round + 1));
     }
+}
+
+#[tokio::test]
+async fn a_router_that_is_found_as_its_own_worker_gets_nothing_from_itself() {
+    let log = Log::new();
+    let mut settings = settings();
+    settings.probes.interval = Duration::from_millis(10);
+    let fixture = fixture_with(1, engine_settings(), settings).await;
+    let other = crate::fixture::fixture(1).await;
+    let urls =
+        [fixture.router.listen(), other.router.listen()].map(|it| format!("http://{it}").parse().unwrap());
+    fixture.router.discovered(&urls, Vec::new());
+    let state = |brain: &maitre_dispatch::Brain, url: &str| {
+        brain.fleet().workers().find(|it| &*it.url == url).map(|it| it.health.state())
+    };
+    let [own, behind] = urls.map(|it| it.to_string());
+    let is_settled = |brain: &maitre_dispatch::Brain| {
+        state(brain, &behind) == Some(HealthState::Ready) && log.with("this is the router itself").len() == 1
+    };
+    within(fixture.router.until(is_settled)).await;
+    assert_ne!(fixture.router.look(|brain| state(brain, &own)), Some(HealthState::Ready));
+    log.check_once("first probe failed: this is the router itself, not an engine");
+    log.check_once("the worker is a Maitre router, not an engine");
 }
