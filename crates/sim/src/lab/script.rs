@@ -3,13 +3,13 @@
 //! One action per line, `#` begins a comment:
 //!
 //! ```text
-//! 60s   join 2xh200-8b     two more workers; `2xh200-8b@decode` gives them a role
-//! 90s   slow 3 2.5         worker 3 takes 2.5 times as long from here on; 1 restores it
-//! 95s   stall 3 2s         worker 3 does nothing for two seconds, after the step under way
-//! 2m    drain 0            no new requests there; `resume 0` ends it
-//! 150s  leave 1            the worker is removed; it finishes its requests
-//! 3m    crash 2            its process dies and its requests are lost; `start 2` brings it back, empty
-//! 200s  restart 5          crash and start at once
+//! 60s   join 2xh200-8b     # two more workers; `2xh200-8b@decode` gives them a role
+//! 90s   slow 3 2.5         # worker 3 takes 2.5 times as long from here on; 1 restores it
+//! 95s   stall 3 2s         # worker 3 does nothing for two seconds, after the step under way
+//! 2m    drain 0            # no new requests there; `resume 0` ends it
+//! 150s  leave 1            # the worker is removed; it finishes its requests
+//! 3m    crash 2            # its process dies and its requests are lost; `start 2` brings it back, empty
+//! 200s  restart 5          # crash and start at once
 //! ```
 //!
 //! Workers are numbered from zero in the order in which they joined.
@@ -217,6 +217,15 @@ mod tests {
         ];
         assert_eq!(script.actions, expected);
         assert_eq!(script.check(2), Ok(()));
+    }
+
+    #[test]
+    fn the_script_in_the_document_can_be_used() {
+        let document = include_str!("../../../../docs/replay.md");
+        let after = document.split_once("**Scripts.**").unwrap().1;
+        let text = after.split("```").nth(1).unwrap().trim_start_matches("text\n");
+        let script: Script = text.parse().unwrap();
+        assert_eq!((script.actions.len(), script.check(4)), (7, Ok(())));
     }
 
     #[test]
