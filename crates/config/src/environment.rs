@@ -51,7 +51,7 @@ fn assignment(name: String, value: OsString) -> Result<Assignment, ConfigError> 
     let Some(knob) = table::all().find(|knob| knob.variable() == name) else {
         let mut known: Vec<String> = table::all().map(|knob| knob.variable()).collect();
         known.push(CONFIG.to_owned());
-        let what = format!("no such variable; {}", near::hint(&name, &known));
+        let what = format!("no such variable; {}", near::hint(&name, &known, &[]));
         return Err(ConfigError { origin, key: None, what });
     };
     match value.into_string() {

@@ -137,7 +137,8 @@ impl TreeReader {
                 }
                 (None, value) => {
                     let names = if matches!(value, Node::Table(_)) { sections() } else { keys() };
-                    self.fail(entry.line, &key, format!("no such key; {}", near::hint(&key, &names)));
+                    let hint = near::hint(&key, &names, &keys_below(section));
+                    self.fail(entry.line, &key, format!("no such key; {hint}"));
                 }
             }
         }

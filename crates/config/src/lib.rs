@@ -255,8 +255,8 @@ impl Draft {
     fn finish(mut self) -> Result<Config, Errors> {
         let mut found = resolve_all(&mut self.config);
         // A list that was read only in part lacks names that other settings may use.
-        if self.errors.iter().any(|it| matches!(it.key.as_deref(), Some("classes" | "tenants" | "keys"))) {
-            found.clear();
+        if self.errors.iter().any(|it| it.key.as_deref().is_some_and(|it| NAMING.contains(&it))) {
+            found.retain(|it| !it.keys.iter().any(|key| NAMING.contains(key)));
         }
         found.extend(conflicts(&self.config));
         for Conflict { keys, what } in found {
@@ -275,6 +275,9 @@ impl Draft {
         }
     }
 }
+
+/// Lists whose names other settings use, and that use each other's.
+const NAMING: [&str; 3] = ["classes", "tenants", "keys"];
 
 fn conflicts(config: &Config) -> Vec<Conflict> {
     let (settings, health) = (&config.settings, &config.settings.brain.health);

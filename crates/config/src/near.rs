@@ -1,10 +1,10 @@
 //! Suggests the known name that is nearest to an unknown one.
 
-/// The hint after "no such key": the nearest name, or all names if none is near.
-pub(super) fn hint(wrong: &str, known: &[String]) -> String {
+/// The hint after "no such key": the nearest name; if none is near, those beside it, or all names if there are none.
+pub(super) fn hint(wrong: &str, known: &[String], beside: &[String]) -> String {
     match nearest(wrong, known) {
         Some(name) => format!("did you mean {name}?"),
-        None => format!("known: {}", known.join(", ")),
+        None => format!("known: {}", if beside.is_empty() { known } else { beside }.join(", ")),
     }
 }
 
@@ -40,7 +40,7 @@ mod tests {
     #[track_caller]
     fn check(wrong: &str, expected: &str) {
         let known = ["limits.body", "limits.headers", "listen"].map(str::to_owned);
-        assert_eq!(hint(wrong, &known), expected);
+        assert_eq!(hint(wrong, &known, &[]), expected);
     }
 
     #[test]
@@ -50,6 +50,13 @@ mod tests {
         check("lisetn", "did you mean listen?");
         check("colour", "known: limits.body, limits.headers, listen");
         check("", "known: limits.body, limits.headers, listen");
+    }
+
+    #[test]
+    fn without_a_near_name_those_beside_it_are_listed() {
+        let known = ["limits.body", "limits.headers", "listen"].map(str::to_owned);
+        assert_eq!(hint("limits.colour", &known, &known[..2]), "known: limits.body, limits.headers");
+        assert_eq!(hint("limits.lisetn", &known, &known[..1]), "known: limits.body");
     }
 
     #[test]

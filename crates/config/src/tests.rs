@@ -74,6 +74,24 @@ fn an_unknown_key_lists_the_known_ones() {
 }
 
 #[test]
+fn an_unknown_key_of_a_table_lists_those_of_the_table() {
+    check_toml(
+        "[session]\nanimal = \"cat\"\n",
+        &["m.toml:2: session.animal: no such key; known: session.header, session.cookie"],
+    );
+}
+
+#[test]
+fn a_list_with_a_mistake_hides_no_other_mistake() {
+    let own = "m.toml:1: classes: interactive: unknown option \"deadlin\"; known: requests, tokens, deadline, reserve, continue and hedge";
+    let mesh = "m.toml:4: cluster.via: a mesh of routers needs a key that all of them share; set cluster.key or cluster.key_file (`maitre key` makes one)";
+    // What names a class is not judged: the list of classes is not known.
+    let text =
+        "[classes.interactive]\ndeadlin = \"10s\"\n[cluster]\nvia = \"mesh\"\n[queue]\nstandard = \"x\"\n";
+    check_toml(text, &[own, mesh]);
+}
+
+#[test]
 fn an_unknown_table_names_the_known_ones() {
     let unknown = "m.toml:1: timeout: no such key; did you mean timeouts?";
     check_toml("[timeout]\nconnect = \"5s\"\n", &[unknown]);
