@@ -144,12 +144,12 @@ fn dns(text: &str) -> Result<WorkerSource, String> {
         family = known;
         Ok(true)
     })?;
-    Ok(WorkerSource::Dns { host: dns_name(host)?, port, family, options })
+    Ok(WorkerSource::Dns { host: dns_name(host)?, port, family, options: checked(options)? })
 }
 
 fn srv(text: &str) -> Result<WorkerSource, String> {
     let (name, query) = text.split_once('?').unwrap_or((text, ""));
-    Ok(WorkerSource::Srv { name: dns_name(name)?, options: options(query, |_, _| Ok(false))? })
+    Ok(WorkerSource::Srv { name: dns_name(name)?, options: checked(options(query, |_, _| Ok(false))?)? })
 }
 
 fn kubernetes(text: &str) -> Result<WorkerSource, String> {
@@ -201,6 +201,12 @@ fn options(
             })?;
         }
     }
+    Ok(options)
+}
+
+/// Options that no object of the source may complete, as those of Kubernetes can.
+fn checked(options: WorkerOptions) -> Result<WorkerOptions, String> {
+    options.check().map_err(|error| error.to_string())?;
     Ok(options)
 }
 
@@ -353,6 +359,9 @@ mod tests {
         check("dns:a:80?family=5", Err("not 4, 6, either or both"));
         check("dns:a:80?event=5", Err("no option is called \"event\""));
         check("dns:a:80?events=x", Err("a port, tcp://host:port or off"));
+        check("dns:a:80?role=decode&bootstrap=1", Err("bootstrap has no effect with role=decode"));
+        check("srv:a?role=prefill&transfer=nixl-push", Err("needs engine-id=NAME"));
+        same("kubernetes:a/b?role=prefill&transfer=nixl-push");
         check("srv:", Err("no name in DNS"));
         check("srv:_http._tcp.a:80", Err("no name in DNS"));
         check("kubernetes:vllm", Err("nor a pool; write kubernetes:namespace/service"));

@@ -103,6 +103,10 @@ pub enum BadWorkerUrl {
 pub enum BadWorkerOption {
     #[error("{key} is {value:?}; write {form}")]
     Value { key: &'static str, value: String, form: &'static str },
+    #[error("{key} has no effect with {with}; leave it out")]
+    Idle { key: &'static str, with: String },
+    #[error("transfer=nixl-push needs engine-id=NAME, as in the engine's --kv-transfer-config")]
+    NoEngineId,
     #[error(
         "no option is called {0:?}; known: events, replay, ranks, role, transfer, bootstrap, engine-id, tp, pull, store and chunks"
     )]
@@ -135,7 +139,30 @@ impl WorkerOptions {
             let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
             options.set(key, value)?;
         }
+        options.check()?;
         Ok(options)
+    }
+
+    /// Refuses options of a hand-over that do nothing, or lack another. An engine without a style here may be SGLang, which
+    /// tells its role itself.
+    pub fn check(&self) -> Result<(), BadWorkerOption> {
+        use HandoffStyle::{Mooncake, NixlPush, Sglang};
+        let readers: [(&str, bool, &[HandoffStyle]); 3] = [
+            ("bootstrap", self.bootstrap.is_some(), &[NixlPush, Mooncake, Sglang]),
+            ("engine-id", self.engine_id.is_some(), &[NixlPush, Mooncake]),
+            ("tp", self.tensor_parallel > 1, &[NixlPush]),
+        ];
+        for (key, _, styles) in readers.into_iter().filter(|it| it.1) {
+            let with = match self.transfer {
+                _ if self.role == Role::Decode => "role=decode".to_owned(),
+                Some(style) if !styles.contains(&style) => format!("transfer={style}"),
+                None if key != "bootstrap" => "the style of an engine that has no transfer=".to_owned(),
+                _ => continue,
+            };
+            return Err(BadWorkerOption::Idle { key, with });
+        }
+        let needs_id = self.role == Role::Prefill && self.transfer == Some(NixlPush);
+        if needs_id && self.engine_id.is_none() { Err(BadWorkerOption::NoEngineId) } else { Ok(()) }
     }
 
     /// Sets one option by its name. On an error nothing has changed.
@@ -330,6 +357,14 @@ mod tests {
             Err("write nixl, nixl-push, mooncake, sglang, tensorrt-llm or store"),
         );
         check("http://a:1?engine-id=a b", Err("a name of letters"));
+        check("http://a:1?role=prefill&transfer=nixl-push&bootstrap=5600", Err("needs engine-id=NAME"));
+        check("http://a:1?role=decode&transfer=nixl-push", Ok("http://a:1?role=decode&transfer=nixl-push"));
+        check("http://a:1?role=prefill&bootstrap=8998", Ok("http://a:1?role=prefill&bootstrap=8998"));
+        check("http://a:1?bootstrap=8998", Ok("http://a:1?bootstrap=8998"));
+        check("http://a:1?role=decode&bootstrap=8998", Err("bootstrap has no effect with role=decode"));
+        check("http://a:1?transfer=nixl&bootstrap=1", Err("bootstrap has no effect with transfer=nixl;"));
+        check("http://a:1?role=prefill&transfer=sglang&tp=2", Err("tp has no effect with transfer=sglang"));
+        check("http://a:1?role=prefill&engine-id=e", Err("that has no transfer="));
         check("http://a:1?rank=3", Err("known: events, replay, ranks, role, transfer, bootstrap"));
         check("ftp://a", Err("use http or https"));
     }
