@@ -9,7 +9,7 @@ use maitre_sim::lab::script::WORKERS_MAX;
 use maitre_sim::lab::{Autoscale, ScaleRule};
 use maitre_sim::trace::curve::RateCurve;
 
-use crate::study::{StrategyChoice, Study, set_pairs};
+use crate::study::{StrategyChoice, Study, is_given, set_pairs};
 
 pub(super) fn args() -> [Arg; 4] {
     [
@@ -56,6 +56,10 @@ pub(super) fn read(
     if rules.is_empty() {
         let idle = sets.iter().find(|it| it.0.starts_with("scaling."));
         anyhow::ensure!(idle.is_none(), "--set scaling.…: it has no effect without --autoscale maitre");
+        let idle = ["start-up", "workers-max"].into_iter().find(|it| is_given(matches, it));
+        if let Some(flag) = idle {
+            anyhow::bail!("--{flag}: no worker is started; write --autoscale maitre");
+        }
         return Ok(vec![None]);
     }
     anyhow::ensure!(
@@ -132,6 +136,8 @@ mod tests {
             (&["--autoscale", "maitre", "--workers", "2"][..], ""),
             (&["--autoscale", "cpu-0.5"], "is no rule of scaling"),
             (&["--set", "scaling.ttft=1s"], "no effect without --autoscale"),
+            (&["--start-up", "10s"], "--start-up: no worker is started"),
+            (&["--workers-max", "64"], "--workers-max: no worker is started"),
         ] {
             let error = read_all(args).map(|_| ()).err().map(|it| it.to_string()).unwrap_or_default();
             let fits = error.contains(expected) && error.is_empty() == expected.is_empty();

@@ -418,6 +418,20 @@ mod tests {
     }
 
     #[test]
+    fn flags_about_what_routers_share_need_routers_that_share() {
+        for (args, expected) in [
+            (&["--sync", "mesh"][..], "--sync mesh: there is one router"),
+            (&["--sync", "redis", "--routers", "1"], "--sync redis: there is one router"),
+            (&["--routers", "2", "--sync-delay", "10"], "--sync-delay: routers share nothing"),
+            (&["--routers", "2", "--sync", "mesh", "--sync-delay", "10"], ""),
+            (&["--routers", "1", "--sync", "none", "--sync-delay", "10"], ""),
+        ] {
+            let error = study(args).err().map(|it| it.to_string()).unwrap_or_default();
+            assert!(error.contains(expected) && error.is_empty() == expected.is_empty(), "{args:?}: {error}");
+        }
+    }
+
+    #[test]
     fn rows_say_under_which_conditions_they_were_played() {
         let strategies = ["--strategy", "least-delay,preble,round-robin,oracle", "--knowledge", "predicted"];
         let with = |queue: &str| played(&[&strategies[..], &["--queue", queue]].concat());

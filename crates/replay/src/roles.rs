@@ -2,13 +2,12 @@
 
 use std::time::Duration;
 
-use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches};
 use maitre_base::Role;
 use maitre_policy::split::SplitRule;
 use maitre_sim::lab::{LinkChange, PullingWorkers};
 
-use crate::study::{StrategyChoice, Study};
+use crate::study::{StrategyChoice, Study, is_given};
 
 pub(super) fn args() -> Vec<Arg> {
     let mut args = vec![
@@ -50,10 +49,6 @@ pub(super) fn parse_bandwidth(text: &str) -> Result<f64, String> {
         Ok(gigabytes) if (0.001..=100_000.0).contains(&gigabytes) => Ok(gigabytes * 1e9),
         _ => Err("write a number between 0.001 and 100000".to_owned()),
     }
-}
-
-fn is_given(matches: &ArgMatches, flag: &str) -> bool {
-    matches.value_source(flag) == Some(ValueSource::CommandLine)
 }
 
 pub(super) fn link(matches: &ArgMatches) -> LinkChange {

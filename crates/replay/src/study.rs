@@ -7,6 +7,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, value_parser};
 use maitre_base::Role;
 use maitre_base::chunk_reuse::{CHUNK_REUSE_FORM, ChunkReuse};
@@ -291,6 +292,21 @@ fn knowledge_args() -> Vec<Arg> {
     ]
 }
 
+/// Whether a flag was written, and is not just its default.
+pub(super) fn is_given(matches: &ArgMatches, flag: &str) -> bool {
+    matches.value_source(flag) == Some(ValueSource::CommandLine)
+}
+
+/// Refuses flags about what routers share where they share nothing.
+fn check_sync(matches: &ArgMatches) -> anyhow::Result<()> {
+    let how: &String = matches.get_one("sync").context("sync")?;
+    let routers: u32 = *matches.get_one("routers").context("routers")?;
+    anyhow::ensure!(how == "none" || routers > 1, "--sync {how}: there is one router; write --routers 4");
+    let is_idle = is_given(matches, "sync-delay") && !is_given(matches, "sync");
+    anyhow::ensure!(!is_idle, "--sync-delay: routers share nothing; write --sync mesh");
+    Ok(())
+}
+
 impl Study {
     pub fn read(matches: &ArgMatches, workers: &str) -> anyhow::Result<Study> {
         let seed = *matches.get_one("seed").context("seed")?;
@@ -322,6 +338,7 @@ impl Study {
         };
         script.set_cache(set);
         script.check(fleet.len()).map_err(|it| anyhow::anyhow!("--script: {it}"))?;
+        check_sync(matches)?;
         let time = |name: &str| matches.get_one::<Duration>(name).copied().context("duration");
         let scrape_every = time("scrape-every")?;
         anyhow::ensure!(scrape_every >= Duration::from_millis(1), "--scrape-every: at least 1ms");
