@@ -6,7 +6,7 @@ use maitre_base::{Instant, Tokens};
 use maitre_dispatch::Brain;
 use maitre_dispatch::observer::decision::{AttemptOutcome, Considered, Decision};
 use maitre_policy::least_delay::DelayTerms;
-use maitre_policy::{Candidate, Fetch, Pace};
+use maitre_policy::{Candidate, Fetch, Pace, Why};
 use maitre_views::decision::{
     CandidateView, DecisionDetail, DecisionEvent, DecisionList, DecisionSummary, FetchView, PrefillView,
     PriceTerms, ShadowChoice,
@@ -47,7 +47,8 @@ struct DecisionFilter<'a> {
     limit: Option<usize>,
     before: Option<u64>,
     worker: Option<u32>,
-    why: Option<&'a str>,
+    /// Empty: every reason.
+    why: Vec<&'a str>,
     /// Empty: every outcome.
     outcomes: Vec<&'a str>,
     slower_than: Option<Duration>,
@@ -78,8 +79,8 @@ impl DecisionFilter<'_> {
                 "limit" => filter.limit = Some(value.parse().map_err(|_| bad())?),
                 "before" => filter.before = Some(value.parse().map_err(|_| bad())?),
                 "worker" => filter.worker = Some(value.parse().map_err(|_| bad())?),
-                "why" => filter.why = Some(value),
-                "outcome" => filter.outcomes = outcomes(value)?,
+                "why" => filter.why = names(key, value, &Why::ALL.map(Why::name))?,
+                "outcome" => filter.outcomes = names(key, value, &OUTCOMES.map(AttemptOutcome::name))?,
                 "slower_than_ms" => {
                     filter.slower_than = Some(Duration::from_millis(value.parse().map_err(|_| bad())?));
                 }
@@ -98,19 +99,18 @@ impl DecisionFilter<'_> {
     fn passes(&self, now: Instant, decision: &Decision) -> bool {
         self.before.is_none_or(|it| decision.number < it)
             && self.worker.is_none_or(|it| decision.worker.0 == it)
-            && self.why.is_none_or(|it| decision.why.name() == it)
+            && (self.why.is_empty() || self.why.contains(&decision.why.name()))
             && (self.outcomes.is_empty() || self.outcomes.contains(&decision.outcome.name()))
             && self.slower_than.is_none_or(|it| until_first_token(now, decision) > it)
     }
 }
 
 /// Names with commas between them.
-fn outcomes(value: &str) -> Result<Vec<&str>, AdminError> {
-    let known = OUTCOMES.map(AttemptOutcome::name);
+fn names<'a>(key: &str, value: &'a str, known: &[&str]) -> Result<Vec<&'a str>, AdminError> {
     let names: Vec<&str> = value.split(',').collect();
     match names.iter().find(|it| !known.contains(it)) {
         Some(unknown) => Err(AdminError::Bad(format!(
-            "`outcome` has \"{}\"; known, with commas between them: {}",
+            "`{key}` has \"{}\"; known, with commas between them: {}",
             echo(unknown),
             known.join(", ")
         ))),
@@ -298,7 +298,7 @@ mod tests {
     #[test]
     fn a_query_is_read_or_refused_with_what_is_known() {
         let filter = DecisionFilter::read("limit=5&worker=2&why=cached").unwrap();
-        assert_eq!((filter.limit, filter.worker, filter.why), (Some(5), Some(2), Some("cached")));
+        assert_eq!((filter.limit, filter.worker, filter.why), (Some(5), Some(2), vec!["cached"]));
         assert_eq!(DecisionFilter::read("").unwrap(), DecisionFilter::default());
         let filter = DecisionFilter::read("outcome=failed,broke-off&slower_than_ms=1500").unwrap();
         assert_eq!(filter.outcomes, ["failed", "broke-off"]);

@@ -204,8 +204,10 @@ async fn a_decision_lists_the_cost_of_every_candidate() {
     }
     let answer = operator.ask("GET", "/admin/v1/decisions/99999", &Value::Null).await;
     Operator::check(&answer, 404, "not_found");
-    let answer = operator.ask("GET", "/admin/v1/decisions?limit=many", &Value::Null).await;
-    Operator::check(&answer, 400, "bad_request");
+    for query in ["limit=many", "why=bogus", "why=only,bogus", "outcome=bogus"] {
+        let answer = operator.ask("GET", &format!("/admin/v1/decisions?{query}"), &Value::Null).await;
+        Operator::check(&answer, 400, "bad_request");
+    }
 }
 
 #[tokio::test]
@@ -229,6 +231,9 @@ async fn failed_and_slow_decisions_are_found() {
     };
     assert_eq!(found("outcome=failed,broke-off,declined").await, ["broke-off"]);
     assert_eq!(found("outcome=in-flight").await, ["in-flight"]);
+    let reasons = maitre_policy::Why::ALL.map(maitre_policy::Why::name).join(",");
+    assert_eq!(found(&format!("why={reasons}")).await.len(), 5);
+    assert_eq!(found("why=dice,session").await, [""; 0]);
     assert_eq!(found("outcome=answered").await.len(), 3);
     assert_eq!(found("slower_than_ms=3600000").await, [""; 0]);
     // The request in flight has no first token; sooner or later it is the slowest.
