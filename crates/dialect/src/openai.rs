@@ -29,6 +29,7 @@ use crate::openai::fields::BodyFields;
 pub use crate::openai::part::Part;
 pub use crate::openai::priority::with_priority;
 pub use crate::openai::prompt::Prompt;
+pub(crate) use crate::openai::prompt::batch;
 pub use crate::openai::refusal::BadRequest;
 pub use crate::openai::salt::with_salt;
 use crate::route::Route;
@@ -43,6 +44,8 @@ pub struct Request<'a> {
     /// Maximum tokens of the answer, under any of its field names. A negative number, which llama.cpp reads
     /// as "no limit", is `None`.
     pub max_tokens: Option<u64>,
+    /// How many answers are asked for: `n` or `best_of` of each prompt.
+    pub answers: u32,
     /// `user`, else Anthropic's `metadata.user_id`.
     pub user: Option<Cow<'a, str>>,
     /// What connects the turns of a conversation: `session_id`, else `prompt_cache_key`, else `conversation`.

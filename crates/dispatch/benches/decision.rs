@@ -29,7 +29,7 @@ use maitre_base::{
     ClassId, EngineLoad, Instant, KvEvent, RequestId, Rng, StoredBlocks, TenantId, Tier, WorkerId,
 };
 use maitre_dispatch::{Arrival, Brain, BrainSettings, Effect, Event, Form, PromptChain, Scratch};
-use maitre_fleet::estimate::{self, Decodes};
+use maitre_fleet::estimate::{self, Answers};
 use maitre_fleet::{Card, Evidence};
 use maitre_index::Root;
 use maitre_index::feed::Trust;
@@ -292,7 +292,7 @@ fn arrival(request: RequestId, prompt: &PromptChain) -> Arrival<'_> {
         model: Some("llama"),
         size: estimate::Size::Tokens(prompt.units),
         answer_max: Some(u64::from(ANSWER)),
-        decodes: Decodes::Yes,
+        answers: Answers::ONE,
         form: Form::Stream,
         session: None,
         program: None,

@@ -17,7 +17,7 @@ use maitre_base::hash;
 use maitre_base::{ClassId, EngineLoad, Instant, RequestId, Rng, TenantId, WorkerId};
 use maitre_dispatch::programs::{PROGRAMS_MAX, ProgramRule, ProgramSettings};
 use maitre_dispatch::{Arrival, Brain, BrainSettings, Effect, Event, Form, PromptChain};
-use maitre_fleet::estimate::{Counted, Decodes, Size};
+use maitre_fleet::estimate::{Answers, Counted, Size};
 use maitre_fleet::{Card, Evidence};
 use maitre_index::PrefixHash;
 use maitre_index::feed::Trust;
@@ -240,7 +240,7 @@ impl Day {
             model: Some("llama"),
             size: Size::Tokens(agent.tokens),
             answer_max: Some(ANSWER),
-            decodes: Decodes::Yes,
+            answers: Answers::ONE,
             form: Form::Stream,
             session: None,
             program: program.is_multiple_of(2).then_some(program),

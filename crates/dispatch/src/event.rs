@@ -5,7 +5,7 @@ use std::time::Duration;
 use maitre_base::{
     ChunkReuse, ClassId, EngineLoad, Handoff, Instant, KvEvent, RequestId, Role, TenantId, Tokens, WorkerId,
 };
-use maitre_fleet::estimate::{Counted, Decodes, Size};
+use maitre_fleet::estimate::{Answers, Counted, Size};
 use maitre_fleet::{Card, Evidence, HealthChange};
 use maitre_index::feed::Trust;
 use maitre_policy::Why;
@@ -213,7 +213,7 @@ pub struct Arrival<'a> {
     pub model: Option<&'a str>,
     pub size: Size,
     pub answer_max: Option<u64>,
-    pub decodes: Decodes,
+    pub answers: Answers,
     pub form: Form,
     pub session: Option<u64>,
     /// The program that it is a call of, if its client says so.

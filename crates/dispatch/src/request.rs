@@ -5,7 +5,7 @@ use std::time::Duration;
 use maitre_base::{
     ClassId, Instant, PrefillAnswer, PrefillWork, Promise, RequestId, TenantId, Tokens, WorkerId,
 };
-use maitre_fleet::estimate::{Decodes, Size};
+use maitre_fleet::estimate::{Answers, Size};
 use maitre_fleet::pulls::PullWatch;
 use maitre_fleet::{Barred, ModelId, Wanted};
 use maitre_policy::Ask;
@@ -38,7 +38,7 @@ pub(crate) struct PendingRequest {
     pub(crate) size: Size,
     /// The most tokens that its client wants.
     pub(crate) answer_max: Option<u64>,
-    pub(crate) decodes: Decodes,
+    pub(crate) answers: Answers,
     pub(crate) form: Form,
     /// Whether its KV cache may come from another worker, which prefills it or holds it.
     pub(crate) may_split: bool,

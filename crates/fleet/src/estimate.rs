@@ -64,20 +64,17 @@ pub struct Work {
 }
 
 impl Estimate {
-    /// What the request will cost. An answer is never expected to exceed its client's limit.
-    pub fn work(&self, size: Size, answer_max: Option<u64>, decodes: Decodes) -> Work {
+    /// What the request will cost. None of its answers is expected to exceed its client's limit.
+    pub fn work(&self, size: Size, answer_max: Option<u64>, answers: Answers) -> Work {
         let prompt = match size {
             Size::Tokens(tokens) => tokens,
             Size::Bytes(bytes) => (bytes as f64 / self.bytes_per_token).ceil() as u64,
         };
-        let answer = match decodes {
-            Decodes::Yes => (self.answer_tokens.round() as u64).min(answer_max.unwrap_or(u64::MAX)),
-            Decodes::No => 0,
-        };
-        Work { prompt: Tokens(prompt), answer: Tokens(answer) }
+        let answer = (self.answer_tokens.round() as u64).min(answer_max.unwrap_or(u64::MAX));
+        Work { prompt: Tokens(prompt), answer: Tokens(answer.saturating_mul(answers.0.into())) }
     }
 
-    pub fn learn(&mut self, size: Size, counted: Counted, decodes: Decodes) {
+    pub fn learn(&mut self, size: Size, counted: Counted, answers: Answers) {
         if let (Size::Bytes(bytes @ 1..), Some(prompt @ 1..)) = (size, counted.prompt) {
             // Clamped: a cached image or a wrong count must not turn the ratio into nonsense.
             let seen = (bytes as f64 / prompt as f64).clamp(0.5, 16.0);
@@ -87,10 +84,11 @@ impl Estimate {
             let seen = (cached as f64 / prompt as f64).min(1.0);
             self.cached_part += NEWEST * (seen - self.cached_part);
         }
-        if let (Decodes::Yes, Some(answer)) = (decodes, counted.answer) {
+        if let (1.., Some(tokens)) = (answers.0, counted.answer) {
             self.answers = self.answers.saturating_add(1);
             let weight = NEWEST.max(1.0 / (f64::from(self.answers) + 1.0));
-            self.answer_tokens += weight * (answer as f64 - self.answer_tokens);
+            let mean = tokens as f64 / f64::from(answers.0);
+            self.answer_tokens += weight * (mean - self.answer_tokens);
         }
     }
 
@@ -117,11 +115,14 @@ pub fn rest_of_answer(expected: Tokens, delivered: Tokens, answer_max: Option<u6
     (expected.max(still_going).min(most) - delivered).max(Tokens(1))
 }
 
-/// Whether a route decodes an answer token by token.
+/// How many answers a request is decoded into, token by token: none of an embedding, several if its client asks for as many
+/// or sends several prompts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Decodes {
-    Yes,
-    No,
+pub struct Answers(pub u32);
+
+impl Answers {
+    pub const NONE: Answers = Answers(0);
+    pub const ONE: Answers = Answers(1);
 }
 
 #[cfg(test)]
@@ -133,10 +134,29 @@ mod tests {
         let mut estimate = Estimate::default();
         for _ in 0..200 {
             let counted = Counted { prompt: Some(1_000), cached: None, answer: Some(40) };
-            estimate.learn(Size::Bytes(2_500), counted, Decodes::Yes);
+            estimate.learn(Size::Bytes(2_500), counted, Answers::ONE);
         }
-        let work = estimate.work(Size::Bytes(5_000), None, Decodes::Yes);
+        let work = estimate.work(Size::Bytes(5_000), None, Answers::ONE);
         assert_eq!(work, Work { prompt: Tokens(2_000), answer: Tokens(40) });
+    }
+
+    #[test]
+    fn each_of_several_answers_counts_and_is_limited_and_learned() {
+        let mut estimate = Estimate::default();
+        let work = |estimate: &Estimate, most, answers| estimate.work(Size::Tokens(9), most, answers).answer;
+        for (most, answers, expected) in [
+            (None, Answers(64), 64 * 256),
+            (Some(100), Answers(64), 6_400),
+            (Some(u64::MAX), Answers(u32::MAX), 256 * u64::from(u32::MAX)),
+            (Some(100), Answers::NONE, 0),
+        ] {
+            assert_eq!(work(&estimate, most, answers), Tokens(expected), "{answers:?}, at most {most:?}");
+        }
+        for _ in 0..200 {
+            let counted = Counted { prompt: None, cached: None, answer: Some(6_400) };
+            estimate.learn(Size::Tokens(9), counted, Answers(64));
+        }
+        assert_eq!(work(&estimate, None, Answers::ONE), Tokens(100));
     }
 
     #[test]
@@ -144,7 +164,7 @@ mod tests {
         let mut estimate = Estimate::default();
         let mut learn = |cached| {
             let counted = Counted { prompt: Some(1_000), cached, answer: None };
-            (0..200).for_each(|_| estimate.learn(Size::Tokens(1_000), counted, Decodes::Yes));
+            (0..200).for_each(|_| estimate.learn(Size::Tokens(1_000), counted, Answers::ONE));
             estimate.cached_part
         };
         assert_eq!(learn(None), 0.0);
@@ -156,9 +176,9 @@ mod tests {
     fn the_first_answers_teach_at_once() {
         let mut estimate = Estimate::default();
         let counted = Counted { prompt: None, cached: None, answer: Some(1_000) };
-        estimate.learn(Size::Tokens(9), counted, Decodes::Yes);
+        estimate.learn(Size::Tokens(9), counted, Answers::ONE);
         assert!(estimate.is_new() && (620.0..640.0).contains(&estimate.answer_tokens), "{estimate:?}");
-        (0..20).for_each(|_| estimate.learn(Size::Tokens(9), counted, Decodes::Yes));
+        (0..20).for_each(|_| estimate.learn(Size::Tokens(9), counted, Answers::ONE));
         assert!(!estimate.is_new() && estimate.answer_tokens > 950.0, "{estimate:?}");
     }
 
@@ -166,7 +186,7 @@ mod tests {
     fn four_billion_answers_are_not_too_many() {
         let mut estimate = Estimate { answers: u32::MAX - 1, ..Estimate::default() };
         let counted = Counted { prompt: None, cached: None, answer: Some(1_000) };
-        (0..3).for_each(|_| estimate.learn(Size::Tokens(9), counted, Decodes::Yes));
+        (0..3).for_each(|_| estimate.learn(Size::Tokens(9), counted, Answers::ONE));
         assert!((300.0..400.0).contains(&estimate.answer_tokens), "{estimate:?}");
     }
 
@@ -205,7 +225,7 @@ mod tests {
     #[test]
     fn a_limit_caps_the_answer_and_an_embedding_has_none() {
         let estimate = Estimate::default();
-        assert_eq!(estimate.work(Size::Tokens(9), Some(3), Decodes::Yes).answer, Tokens(3));
-        assert_eq!(estimate.work(Size::Tokens(9), Some(3), Decodes::No).answer, Tokens(0));
+        assert_eq!(estimate.work(Size::Tokens(9), Some(3), Answers::ONE).answer, Tokens(3));
+        assert_eq!(estimate.work(Size::Tokens(9), Some(3), Answers::NONE).answer, Tokens(0));
     }
 }

@@ -92,6 +92,11 @@ impl UpstreamError {
     }
 }
 
+/// Whether the connection has ended. Over TLS it may without a farewell.
+fn is_end(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::ConnectionReset | io::ErrorKind::UnexpectedEof)
+}
+
 impl Upstream {
     /// Connects and, for `https`, performs the handshake, all within `limit`.
     pub async fn open(address: &Address, tls: &TlsClient, limit: Duration) -> Result<Upstream, ConnectError> {
@@ -181,7 +186,7 @@ impl Upstream {
             match ready!(self.poll_fill(cx)) {
                 Ok(0) if has_come => return Poll::Ready(Err(UpstreamError::Closed)),
                 Ok(0) => return Poll::Ready(Err(UpstreamError::Unanswered)),
-                Err(error) if error.kind() == io::ErrorKind::ConnectionReset && !has_come => {
+                Err(error) if is_end(&error) && !has_come => {
                     return Poll::Ready(Err(UpstreamError::Unanswered));
                 }
                 filled => drop(filled?),

@@ -30,6 +30,7 @@ use tonic::body::Body;
 use tonic::server::Grpc;
 use tonic_prost::ProstCodec;
 
+use crate::body_memory::ConnectionBodies;
 use crate::client::streams::Streams;
 use crate::client::{Busy, ClientSocket, Pulse};
 use crate::lane::Lane;
@@ -43,15 +44,16 @@ const STREAMS_MAX: u32 = 1_024;
 /// there, this often, and gets as long to answer.
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
 
-/// Beside the body, a message has headers and metadata.
-const MESSAGE_OVERHEAD: usize = 1 << 20;
+/// The largest message, which nothing counts until it is complete. gRPC's usual limit, so gateways send bodies in smaller pieces.
+const MESSAGE_BYTES_MAX: usize = 4 << 20;
 
 /// Serves one connection of a gateway to its end.
 pub(crate) async fn serve(lane: &Arc<Lane>, socket: ClientSocket, pulse: &Arc<Pulse>) {
     let state = &lane.state;
+    let bodies: Arc<ConnectionBodies> = Arc::default();
     let service = service_fn(|request: Request<Incoming>| {
-        let (lane, busy) = (lane.clone(), pulse.busy());
-        async move { Ok::<_, Infallible>(answer(lane, busy, request).await) }
+        let (lane, busy, bodies) = (lane.clone(), pulse.busy(), bodies.clone());
+        async move { Ok::<_, Infallible>(answer(lane, busy, bodies, request).await) }
     });
     let timeouts = state.settings.load().timeouts;
     let mut builder = http2::Builder::new(Streams::new(state.clock, &timeouts));
@@ -68,12 +70,16 @@ pub(crate) async fn serve(lane: &Arc<Lane>, socket: ClientSocket, pulse: &Arc<Pu
 }
 
 /// One call of a method.
-async fn answer(lane: Arc<Lane>, busy: Busy, request: Request<Incoming>) -> Response<Body> {
-    let limit = lane.state.settings.load().limits.body_bytes.saturating_add(MESSAGE_OVERHEAD);
+async fn answer(
+    lane: Arc<Lane>,
+    busy: Busy,
+    bodies: Arc<ConnectionBodies>,
+    request: Request<Incoming>,
+) -> Response<Body> {
     match request.uri().path() {
         ext_proc::PROCESS => {
-            let mut grpc = Grpc::new(ProstCodec::default()).max_decoding_message_size(limit);
-            grpc.streaming(Process::new(lane, busy), request).await
+            let mut grpc = Grpc::new(ProstCodec::default()).max_decoding_message_size(MESSAGE_BYTES_MAX);
+            grpc.streaming(Process::new(lane, busy, bodies), request).await
         }
         grpc_health::CHECK => Grpc::new(ProstCodec::default()).unary(Check(lane), request).await,
         grpc_health::WATCH => Grpc::new(ProstCodec::default()).server_streaming(Watch(lane), request).await,

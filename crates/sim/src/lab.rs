@@ -33,7 +33,7 @@ use maitre_base::hash::NumberMap;
 use maitre_base::{Instant, RequestId, Role, TenantId, Tokens, WorkerId};
 use maitre_dispatch::cache::stores::StoreId;
 use maitre_dispatch::{Arrival, Brain, Effect, Event, Failure, Form, reports_progress};
-use maitre_fleet::estimate::{Counted, Decodes, Size};
+use maitre_fleet::estimate::{Answers, Counted, Size};
 use maitre_fleet::{Card, Evidence};
 use maitre_index::feed::Trust;
 
@@ -387,7 +387,7 @@ impl Simulation<'_> {
             size: Size::Tokens(asked.prompt_tokens()),
             answer_max: (self.config.limits == AnswerLimits::Stated)
                 .then_some(asked.answer_tokens.max(1).into()),
-            decodes: Decodes::Yes,
+            answers: Answers::ONE,
             form: Form::Stream,
             session: asked.session,
             program: asked.session.filter(|_| !self.config.are_sessions_hidden),

@@ -7,8 +7,7 @@
 use maitre_base::HandoffStyle;
 
 use crate::json::{Cursor, Raw, Shape};
-use crate::legs::sglang::batch;
-use crate::openai::{BadRequest, not_json, text};
+use crate::openai::{BadRequest, batch, not_json, text};
 use crate::route::Route;
 
 /// The field because of which a request cannot be served in two legs, if there is one. A pull from a peer

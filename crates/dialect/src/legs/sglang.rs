@@ -6,11 +6,10 @@
 
 use std::fmt::{self, Display};
 use std::iter;
-use std::ops::ControlFlow;
 
 use crate::json::edit::{MemberEdit, Quoted, set};
-use crate::json::{Cursor, Fault, Raw};
-use crate::openai::{BadRequest, edited, not_json, text};
+use crate::json::{Cursor, Fault};
+use crate::openai::{BadRequest, batch, edited, not_json, text};
 use crate::route::Route;
 
 /// Rooms are below this.
@@ -119,21 +118,4 @@ fn prompts(route: Route, text: &str) -> Result<Option<usize>, Fault> {
         }
     })?;
     Ok(count.filter(|it| *it <= PROMPTS_MAX))
-}
-
-/// The number of texts, or of lists of token ids, in a list of them.
-pub(super) fn batch(prompt: Raw<'_>) -> Option<usize> {
-    let inside = prompt.text.strip_prefix('[')?.trim_ascii_start();
-    if !inside.starts_with(['"', '[']) {
-        return None;
-    }
-    let mut count = 0;
-    let _all = prompt.records(
-        |(), _, _| {},
-        |_, ()| {
-            count += 1;
-            ControlFlow::Continue(())
-        },
-    );
-    Some(count)
 }

@@ -9,7 +9,7 @@ use std::borrow::Cow;
 
 use crate::json::{Raw, Shape};
 use crate::openai::part::{self, Part};
-use crate::openai::prompt::Prompt;
+use crate::openai::prompt::{Prompt, batch};
 use crate::openai::refusal::BadRequest;
 use crate::openai::steering;
 use crate::openai::{Priority, Request, Template};
@@ -24,6 +24,8 @@ enum BodyField {
     MaxTokens,
     MaxCompletionTokens,
     MaxOutputTokens,
+    Number,
+    BestOf,
     SamplingParams,
     User,
     Metadata,
@@ -46,13 +48,15 @@ enum BodyField {
     ReasoningEffort,
 }
 
-const FIELDS: [(&str, BodyField); 26] = [
+const FIELDS: [(&str, BodyField); 28] = [
     ("model", BodyField::Model),
     ("stream", BodyField::Stream),
     ("stream_options", BodyField::StreamOptions),
     ("max_tokens", BodyField::MaxTokens),
     ("max_completion_tokens", BodyField::MaxCompletionTokens),
     ("max_output_tokens", BodyField::MaxOutputTokens),
+    ("n", BodyField::Number),
+    ("best_of", BodyField::BestOf),
     ("sampling_params", BodyField::SamplingParams),
     ("user", BodyField::User),
     ("metadata", BodyField::Metadata),
@@ -134,6 +138,7 @@ impl<'a> BodyFields<'a> {
             include_usage: member(self.value(BodyField::StreamOptions), "include_usage")
                 .is_some_and(|it| it.text == "true"),
             max_tokens: self.max_tokens()?,
+            answers: self.answers(route),
             user: self
                 .hint(BodyField::User)
                 .or_else(|| hint(member(self.value(BodyField::Metadata), "user_id"))),
@@ -186,6 +191,21 @@ impl<'a> BodyFields<'a> {
             add_special_tokens: switch(self.value(BodyField::AddSpecialTokens)),
             reasoning_effort: self.value(BodyField::ReasoningEffort).map(|it| it.text),
         }
+    }
+
+    /// At least one: what is no number, engines refuse.
+    fn answers(&self, route: Route) -> u32 {
+        let of = |field| self.value(field);
+        let counts =
+            [of(BodyField::Number), of(BodyField::BestOf), member(of(BodyField::SamplingParams), "n")];
+        let each = counts.into_iter().flatten().filter_map(integer).max().unwrap_or(1);
+        let each = u32::try_from(each.max(1)).unwrap_or(u32::MAX);
+        let lists = match route {
+            Route::Completions | Route::Generate => [Part::Prompt, Part::Text, Part::TokenIds],
+            _ => return each,
+        };
+        let prompts = lists.into_iter().find_map(|it| batch(self.prompt.part(it)?)).unwrap_or(1);
+        u32::try_from(prompts).map_or(u32::MAX, |it| it.max(1).saturating_mul(each))
     }
 
     fn max_tokens(&self) -> Result<Option<u64>, BadRequest> {

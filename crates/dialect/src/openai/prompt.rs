@@ -3,6 +3,8 @@
 //! Nothing is joined or rendered: that is the tokenizer's work, when there is one. Without a tokenizer, the
 //! size in bytes stands for tokens and the head of the text for the prefix.
 
+use std::ops::ControlFlow;
+
 use memchr::memchr_iter;
 
 use crate::json::ids::leading_ids;
@@ -77,4 +79,20 @@ fn count_ids(raw: Raw<'_>) -> Option<usize> {
     // An array of ids, or of arrays of ids, has one comma fewer than ids. An array that mixes ids and text is
     // counted wrong, and the engine refuses it.
     Some(memchr_iter(b',', raw.text.as_bytes()).count() + 1)
+}
+/// The number of texts, or of lists of token ids, in a list of them.
+pub(crate) fn batch(prompt: Raw<'_>) -> Option<usize> {
+    let inside = prompt.text.strip_prefix('[')?.trim_ascii_start();
+    if !inside.starts_with(['"', '[']) {
+        return None;
+    }
+    let mut count = 0;
+    let _all = prompt.records(
+        |(), _, _| {},
+        |_, ()| {
+            count += 1;
+            ControlFlow::Continue(())
+        },
+    );
+    Some(count)
 }

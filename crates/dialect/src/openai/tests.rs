@@ -161,6 +161,27 @@ fn the_limit_on_tokens_has_many_names_and_spellings() {
 }
 
 #[test]
+fn several_answers_are_asked_for_by_number_and_by_prompts() {
+    for (route, body, expected) in [
+        (Route::Chat, r#"{"messages":[{"role":"user","content":"a"}]}"#, 1),
+        (Route::Chat, r#"{"messages":[{"role":"user","content":"a"}],"n":64}"#, 64),
+        (Route::Chat, r#"{"messages":[{"role":"user","content":"a"}],"n":null,"best_of":3.0}"#, 3),
+        (Route::Chat, r#"{"messages":[{"role":"user","content":"a"}],"n":"many"}"#, 1),
+        (Route::Chat, r#"{"messages":[{"role":"user","content":"a"}],"n":-5}"#, 1),
+        (Route::Chat, r#"{"messages":[{"role":"user","content":"a"}],"n":99999999999999}"#, u32::MAX),
+        (Route::Completions, r#"{"prompt":"a","n":2,"best_of":8}"#, 8),
+        (Route::Completions, r#"{"prompt":["a","b","c"],"n":2}"#, 6),
+        (Route::Completions, r#"{"prompt":[[1,2],[3]]}"#, 2),
+        (Route::Completions, r#"{"prompt":[1,2,3]}"#, 1),
+        (Route::Completions, r#"{"prompt":[],"n":2}"#, 2),
+        (Route::Generate, r#"{"text":["a","b"],"sampling_params":{"n":4}}"#, 8),
+        (Route::Generate, r#"{"input_ids":[[1],[2],[3]]}"#, 3),
+    ] {
+        assert_eq!(parse(route, body.as_bytes()).unwrap().answers, expected, "{body}");
+    }
+}
+
+#[test]
 fn a_repeated_field_is_refused() {
     for (extra, field) in [
         (r#","model":"a","model":"b""#, "model"),
@@ -170,6 +191,7 @@ fn a_repeated_field_is_refused() {
         (r#","lora_path":"a","lora_path":"b""#, "lora_path"),
         (r#","lora_name":"a","lora_name":"b""#, "lora_name"),
         (r#","lora":[],"lora":[]"#, "lora"),
+        (r#","n":1,"n":2"#, "n"),
         (r#","cache_salt":"a","cache_salt":"b""#, "cache_salt"),
         (r#","stream":"no","stream":true"#, "stream"),
         (r#","max_tokens":1,"max_tokens":null"#, "max_tokens"),

@@ -71,7 +71,7 @@ impl Parts {
     ) -> Result<PendingRequest, Refusal> {
         let wanted = self.wanted(arrival.model)?;
         let estimate = self.fleet.estimate(model_of(wanted));
-        let work = estimate.work(arrival.size, arrival.answer_max, arrival.decodes);
+        let work = estimate.work(arrival.size, arrival.answer_max, arrival.answers);
         let ask = Ask {
             prefill: work.prompt,
             decode: work.answer,
@@ -90,7 +90,7 @@ impl Parts {
             ask,
             size: arrival.size,
             answer_max: arrival.answer_max,
-            decodes: arrival.decodes,
+            answers: arrival.answers,
             form: arrival.form,
             may_split: arrival.may_split,
             class,

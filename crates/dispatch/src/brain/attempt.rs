@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use maitre_base::{Instant, PrefillWork, Promise, RequestId, Tokens, WorkerId};
-use maitre_fleet::estimate::{Counted, Decodes};
+use maitre_fleet::estimate::{Answers, Counted};
 use maitre_fleet::fleet::AdapterUse;
 use maitre_fleet::{Evidence, WorkerSnapshot};
 use maitre_policy::{Fetch, Why};
@@ -362,7 +362,7 @@ impl Parts {
         {
             self.attempt_ended(now, &attempt, AttemptOutcome::Recalled, None);
         }
-        let (id, form, decodes, class) = (request.id, request.form, request.decodes, request.class);
+        let (id, form, answers, class) = (request.id, request.form, request.answers, request.class);
         let is_moved = request.moved.is_some();
         let RequestState::Placed(attempt) = &mut request.state else { return false };
         self.fleet.prefilled(now, worker, &mut attempt.promise);
@@ -381,7 +381,7 @@ impl Parts {
         }
         self.observer.on(Fact::PromiseChanged { worker });
         // A response in one piece tells when it ended, not when it began.
-        if form == Form::Stream && decodes == Decodes::Yes && !is_moved {
+        if form == Form::Stream && answers != Answers::NONE && !is_moved {
             let worker_now = self.fleet.worker(worker);
             let (requests, prefilled) =
                 worker_now.map_or((0, Tokens::ZERO), |it| (it.promised_by_all().work.requests, it.prefilled));
@@ -457,7 +457,7 @@ impl Brain {
         }
         let estimate = request.model().and_then(|it| self.parts.fleet.estimate_mut(it));
         if let (Some(estimate), Some(counted)) = (estimate, counted) {
-            estimate.learn(request.size, counted, request.decodes);
+            estimate.learn(request.size, counted, request.answers);
         }
     }
 

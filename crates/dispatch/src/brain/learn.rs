@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use maitre_base::{Instant, PrefillWork, RequestId};
-use maitre_fleet::estimate::{Counted, Decodes};
+use maitre_fleet::estimate::{Answers, Counted};
 
 use super::{Brain, Context, Parts};
 use crate::event::Form;
@@ -19,7 +19,8 @@ impl Brain {
     pub(super) fn streamed(&mut self, now: Instant, request: RequestId, pieces: u32) {
         let Some(request) = self.pending.get_mut(&request.0) else { return };
         self.parts.learn_step_time(now, request, pieces);
-        let Some(attempt) = request.attempt().filter(|_| request.form == Form::Stream) else { return };
+        let tells = request.form == Form::Stream && request.answers == Answers::ONE;
+        let Some(attempt) = request.attempt().filter(|_| tells) else { return };
         let worker = self.parts.fleet.worker(attempt.worker);
         let has_few_steps = worker.is_some_and(|it| it.rates.has_few_steps());
         let Some(estimate) = request.model().and_then(|it| self.parts.fleet.estimate_mut(it)) else { return };
@@ -36,7 +37,8 @@ impl Brain {
 impl Parts {
     /// What a stretch of a response says about the worker's steps: so many pieces since the last look.
     pub(super) fn learn_step_time(&mut self, now: Instant, request: &mut PendingRequest, pieces: u32) {
-        if request.form != Form::Stream {
+        // The pieces of several answers come in the same steps.
+        if request.form != Form::Stream || request.answers != Answers::ONE {
             return;
         }
         let Some(attempt) = request.attempt_mut() else { return };
@@ -65,12 +67,15 @@ impl Parts {
         // What another worker had delivered says nothing about this one.
         let delivered = request.delivered.0;
         let own = counted.and_then(|it| it.answer).map(|it| it.saturating_sub(delivered)).or(pieces);
-        // Counting tokens takes no prefill, and embedding takes no steps.
-        if let (Decodes::Yes, Some(tokens)) = (request.decodes, own) {
-            let steps = u32::try_from(tokens.saturating_sub(1)).unwrap_or(u32::MAX);
-            self.learn_pace(now, request.form, attempt, steps);
+        // Counting tokens takes no prefill, and embedding takes no steps. Several answers take the same steps, so their
+        // number of tokens says nothing of the pace.
+        if let Some(tokens) = own.filter(|_| request.answers != Answers::NONE) {
             let context = Context { now, settings: &self.settings.queue, fleet: &self.fleet };
             self.scheduler.settle_charge(context, ended, tokens);
+        }
+        if let Some(tokens) = own.filter(|_| request.answers == Answers::ONE) {
+            let steps = u32::try_from(tokens.saturating_sub(1)).unwrap_or(u32::MAX);
+            self.learn_pace(now, request.form, attempt, steps);
             let prefill = attempt.prefill_leg.as_ref().map_or(attempt.prefill.tokens, |it| it.fetches);
             let before = request.ask.prefill - prefill;
             let prefill = PrefillWork::after(before, prefill - request.delivered);

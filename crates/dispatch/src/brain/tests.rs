@@ -6,7 +6,7 @@ use crate::event::{Arrival, Form, Placement, Refusal, RetryLimit};
 use crate::observer::decision::RecordSettings;
 use crate::scheduler::retry_budget::RetryIncome;
 use maitre_base::{AdapterSlot, KvRoom, PrefillWork, PromisedWork, StoredBlocks, TenantId, Tokens};
-use maitre_fleet::estimate::{Counted, Decodes, Size};
+use maitre_fleet::estimate::{Answers, Counted, Size};
 use maitre_fleet::{Card, Wanted};
 use maitre_index as index;
 use maitre_index::Root;
@@ -104,7 +104,7 @@ fn arrival(request: u64, model: Option<&str>) -> Arrival<'_> {
         model,
         size: Size::Bytes(4_000),
         answer_max: Some(100),
-        decodes: Decodes::Yes,
+        answers: Answers::ONE,
         form: Form::Stream,
         session: None,
         program: None,
@@ -293,4 +293,19 @@ proptest! {
         prop_assert_eq!(harness.promised(), [PromisedWork::default(); 3]);
         prop_assert_eq!(harness.brain.open(), 0);
     }
+}
+
+/// One request for many answers costs as much as many requests, and says as much of their length.
+#[test]
+fn several_answers_are_promised_and_learned_one_by_one() {
+    let mut harness = Harness::of(1);
+    let many = Arrival { answers: Answers(64), ..arrival(1, Some("llama")) };
+    harness.on(Event::Arrived(many));
+    assert_eq!(harness.promised()[0].decode, Tokens(6_400));
+    let counted = Counted { prompt: Some(1_000), cached: None, answer: Some(6_400) };
+    harness.begin(1);
+    harness.on(Event::Finished { request: RequestId(1), counted: Some(counted), pieces: 6_400 });
+    assert_eq!(harness.promised()[0], PromisedWork::default());
+    harness.on(Event::Arrived(Arrival { answer_max: None, ..arrival(2, Some("llama")) }));
+    assert!(harness.promised()[0].decode < Tokens(256), "{:?}", harness.promised());
 }

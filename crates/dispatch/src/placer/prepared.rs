@@ -79,7 +79,7 @@ impl Mirror {
         let is_usual = self.is_used && arrival.only.is_none() && arrival.state.is_none();
         let model = arrival.model.filter(|_| is_usual && arrival.prompt.is_some())?;
         let model = self.fleet.model(model).filter(|&it| !self.fleet.is_adapter(it))?;
-        let work = self.fleet.estimate(Some(model)).work(arrival.size, arrival.answer_max, arrival.decodes);
+        let work = self.fleet.estimate(Some(model)).work(arrival.size, arrival.answer_max, arrival.answers);
         let wanted = Wanted::Model(model);
         let is_fit = self.fleet.fit_snapshots(now, wanted, &mut survey.snapshots);
         (is_fit && survey.snapshots.len() >= 2).then_some(Begun { wanted, work: (work.prompt, work.answer) })

@@ -160,15 +160,17 @@ impl ServerCertVerifier for AnyCertificate {
 #[cfg(test)]
 mod tests {
     use std::net::Ipv4Addr;
+    use std::time::Duration;
 
     use rcgen::{CertificateParams, CertifiedKey, KeyPair, date_time_ymd};
     use rustls::ServerConfig;
     use rustls::pki_types::PrivateKeyDer;
-    use tokio::io::AsyncWriteExt as _;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     use tokio::net::TcpListener;
     use tokio_rustls::TlsAcceptor;
 
     use super::*;
+    use crate::upstream::{Upstream, UpstreamRequest};
 
     /// A self-signed certificate, valid for a client that trusts it as an authority.
     fn self_signed(name: &str, year_of_end: i32) -> CertifiedKey<KeyPair> {
@@ -189,6 +191,14 @@ mod tests {
         client
     }
 
+    fn acceptor(certificate: &CertifiedKey<KeyPair>) -> TlsAcceptor {
+        let key = PrivateKeyDer::try_from(certificate.signing_key.serialize_der()).unwrap();
+        let builder = ServerConfig::builder_with_provider(provider());
+        let builder = builder.with_safe_default_protocol_versions().unwrap().with_no_client_auth();
+        let config = builder.with_single_cert(vec![certificate.cert.der().clone()], key).unwrap();
+        TlsAcceptor::from(Arc::new(config))
+    }
+
     /// The advice about a worker with this certificate; without one it speaks plain HTTP.
     async fn advice(client: &TlsClient, certificate: Option<&CertifiedKey<KeyPair>>) -> String {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
@@ -200,11 +210,7 @@ mod tests {
                 let _ = served.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").await;
                 return;
             };
-            let key = PrivateKeyDer::try_from(certificate.signing_key.serialize_der()).unwrap();
-            let builder = ServerConfig::builder_with_provider(provider());
-            let builder = builder.with_safe_default_protocol_versions().unwrap().with_no_client_auth();
-            let config = builder.with_single_cert(vec![certificate.cert.der().clone()], key).unwrap();
-            let _ = TlsAcceptor::from(Arc::new(config)).accept(served).await;
+            let _ = acceptor(certificate).accept(served).await;
         };
         let (connected, ()) = tokio::join!(client.handshake(&address, stream), serve);
         connected.err().map_or(String::new(), |it| it.advice(client.section()))
@@ -230,5 +236,25 @@ mod tests {
             let advice = advice(&client, certificate).await;
             assert!(advice.contains(expected), "{advice}");
         }
+    }
+
+    /// Processes that die, and many servers, close without the farewell of TLS. That is an end like any other.
+    #[tokio::test]
+    async fn a_connection_that_ends_without_a_farewell_has_brought_no_response() {
+        let certificate = self_signed("127.0.0.1", 4096);
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+        let address: Address = format!("https://{}", listener.local_addr().unwrap()).parse().unwrap();
+        let serve = async {
+            let (served, _) = listener.accept().await.unwrap();
+            let mut served = acceptor(&certificate).accept(served).await.unwrap();
+            assert!(served.read(&mut [0; 1_000]).await.unwrap() > 0);
+        };
+        let ask = async {
+            let client = trusting(certificate.cert.der());
+            let mut upstream = Upstream::open(&address, &client, Duration::from_secs(60)).await.unwrap();
+            upstream.send(UpstreamRequest::get("/", address.header(), None)).await.unwrap_err()
+        };
+        let (error, ()) = tokio::join!(ask, serve);
+        assert!(error.may_be_unread(), "{error}");
     }
 }

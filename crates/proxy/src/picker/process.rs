@@ -19,6 +19,7 @@ use tonic::server::StreamingService;
 use tonic::{Request, Response, Status, Streaming};
 
 use super::{endpoints, messages};
+use crate::body_memory::ConnectionBodies;
 use crate::client::Busy;
 use crate::lane::Lane;
 use crate::request::{
@@ -34,11 +35,12 @@ pub(super) struct Process {
     lane: Arc<Lane>,
     /// None once the call has begun.
     busy: Option<Busy>,
+    bodies: Arc<ConnectionBodies>,
 }
 
 impl Process {
-    pub(super) fn new(lane: Arc<Lane>, busy: Busy) -> Process {
-        Process { lane, busy: Some(busy) }
+    pub(super) fn new(lane: Arc<Lane>, busy: Busy, bodies: Arc<ConnectionBodies>) -> Process {
+        Process { lane, busy: Some(busy), bodies }
     }
 }
 
@@ -51,7 +53,7 @@ impl StreamingService<ProcessingRequest> for Process {
         let Some(busy) = self.busy.take() else { return ready(Err(Status::internal("called twice"))) };
         let (answer, answers) = mpsc::channel(ANSWERS_MAX);
         let (lane, shown) = (self.lane.clone(), ShownStream::new(request.into_inner()));
-        let exchange = Exchange { shown, answer, modes: BodyModes::default() };
+        let exchange = Exchange { shown, answer, modes: BodyModes::default(), bodies: self.bodies.clone() };
         ready(Ok(Response::new(Answers { driver: Some(Box::pin(exchange.run(lane, busy))), answers })))
     }
 }
@@ -129,6 +131,8 @@ struct Exchange {
     shown: ShownStream,
     answer: mpsc::Sender<ProcessingResponse>,
     modes: BodyModes,
+    /// Those of the gateway's connection.
+    bodies: Arc<ConnectionBodies>,
 }
 
 /// The gateway no longer reads: the exchange is over.
@@ -142,7 +146,11 @@ impl From<Gone> for Status {
 
 impl Exchange {
     async fn run(mut self, lane: Arc<Lane>, busy: Busy) -> Result<(), Status> {
-        let Some(first) = self.shown.next().await else { return Ok(()) };
+        let limit = lane.state.settings.load().timeouts.client_header;
+        let first = timeout(limit, self.shown.next()).await.map_err(|_| {
+            Status::deadline_exceeded("the head of the request exceeded timeouts.client_header")
+        })?;
+        let Some(first) = first else { return Ok(()) };
         self.modes = BodyModes::of(&first)?;
         let Some(Shown::RequestHeaders(HttpHeaders { headers, end_of_stream })) = first.shown else {
             return Err(Status::invalid_argument("the first message is not the head of a request"));
@@ -152,7 +160,7 @@ impl Exchange {
             return Err(Status::invalid_argument("the head of the request has no method or no valid path"));
         };
         let only = endpoints::allowed(&lane.state.brain, first.metadata_context.as_ref());
-        let mut guard = RequestGuard::open(lane, busy, Arc::default(), &mut request);
+        let mut guard = RequestGuard::open(lane, busy, self.bodies.clone(), &mut request);
         let limit = guard.time_limit();
         let body = ShownBody::new(&mut self.shown, end_of_stream);
         let request = request.map(|()| RequestBody::Shown(body));

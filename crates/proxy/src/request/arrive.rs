@@ -15,7 +15,7 @@ use maitre_dialect::openai::{self, BadRequest};
 use maitre_dialect::route::Route;
 use maitre_dispatch::programs::ProgramRule;
 use maitre_dispatch::{Arrival, Form};
-use maitre_fleet::estimate::{Decodes, Size};
+use maitre_fleet::estimate::{Answers, Size};
 use maitre_net::downstream::{BodyProgress, Downstream};
 
 use super::admit::{Admitted, Carrier};
@@ -196,16 +196,16 @@ impl Arrived {
         let needs = settings.brain.needs();
         let session = needs.session || settings.record.file.is_some();
         let has_programs = settings.brain.programs.rule != ProgramRule::Off;
-        let decodes = match self.route().is_some_and(Route::decodes) {
-            true => Decodes::Yes,
-            false => Decodes::No,
+        let answers = match self.route().is_some_and(Route::decodes) {
+            true => Answers(parsed.answers),
+            false => Answers::NONE,
         };
         let arrival = Arrival {
             request,
             model: None,
             size: tokenize::size(parsed),
             answer_max: parsed.max_tokens,
-            decodes,
+            answers,
             form: if parsed.stream { Form::Stream } else { Form::Whole },
             session: session.then(|| self.session(&settings.session, parsed)).flatten(),
             program: has_programs.then(|| self.program(&settings.session, parsed)).flatten(),
@@ -290,7 +290,7 @@ fn unparsed(request: RequestId, bytes: usize, priority: Priority) -> Arrival<'st
         model: None,
         size,
         answer_max: None,
-        decodes: Decodes::No,
+        answers: Answers::NONE,
         form: Form::Whole,
         session: None,
         program: None,

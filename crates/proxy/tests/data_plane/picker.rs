@@ -225,6 +225,16 @@ async fn a_failure_that_the_gateway_passes_on_counts_against_the_worker() {
 }
 
 #[tokio::test]
+async fn a_call_whose_first_message_does_not_arrive_ends_in_time() {
+    let mut settings = for_gateways();
+    settings.timeouts.client_header = std::time::Duration::from_millis(200);
+    let fixture = fixture_with(1, engine_settings(), settings).await;
+    let gateway = Gateway::connect(fixture.router.listen()).await;
+    let status = gateway.open().await.failure().await;
+    assert!(status.starts_with('4') && status.contains("client_header"), "{status}");
+}
+
+#[tokio::test]
 async fn modes_in_which_a_request_would_hang_are_refused_by_name() {
     let fixture = picker(1).await;
     let gateway = Gateway::connect(fixture.router.listen()).await;

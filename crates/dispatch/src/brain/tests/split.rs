@@ -3,7 +3,7 @@
 use super::*;
 use maitre_base::{Handoff, HandoffStyle, PrefillAnswer, PrefillWork, Role};
 use maitre_fleet::Fleet;
-use maitre_fleet::estimate::Decodes;
+use maitre_fleet::estimate::Answers;
 use maitre_fleet::transfers::Way;
 use maitre_policy::split::{SplitRule, whole_price};
 use proptest::prelude::Strategy as _;
@@ -281,7 +281,7 @@ fn a_worker_that_serves_nothing_alone_always_has_a_partner() {
     let alone = Arrival { may_split: false, ..long(3) };
     let refused = harness.on(Event::Arrived(alone));
     assert_eq!(refused, [Effect::Refuse { request: RequestId(3), refusal: Refusal::NoWorker }]);
-    let counts = Arrival { may_split: false, decodes: Decodes::No, ..long(4) };
+    let counts = Arrival { may_split: false, answers: Answers::NONE, ..long(4) };
     assert_eq!(placement(&harness.on(Event::Arrived(counts))).worker, D, "needs no answer");
     let mut lonely = dependent(0, 1);
     assert_eq!(lonely.arrive(1, Some("llama")), Err(Refusal::NoWorker));

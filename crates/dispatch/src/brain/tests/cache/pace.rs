@@ -162,7 +162,7 @@ fn a_response_without_decode_teaches_no_pace() {
     for request in 0..50 {
         let size = Size::Tokens(20_000);
         let arrival =
-            Arrival { size, decodes: Decodes::No, form: Form::Whole, ..arrival(request, Some("llama")) };
+            Arrival { size, answers: Answers::NONE, form: Form::Whole, ..arrival(request, Some("llama")) };
         harness.placement(arrival);
         harness.now = harness.now + Duration::from_millis(3);
         harness.begin(request);
