@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 
-use maitre_base::spin::spin;
+use maitre_base::spin::{spin, spin_with};
 use maitre_base::{Tokens, WorkerId};
 use maitre_index::prefix::Unit;
 use maitre_index::{
@@ -240,7 +240,9 @@ impl CacheIndex {
         self.take_deferred(writes);
         for write in writes.drain(..) {
             shared.trace(&write, trace);
-            let mut indexes = RwLockUpgradableReadGuard::upgrade(shared);
+            // Left to the lock, the writer went to sleep for a look-up of a microsecond, which then had to wake it.
+            let upgraded = spin_with(shared, RwLockUpgradableReadGuard::try_upgrade);
+            let mut indexes = upgraded.unwrap_or_else(RwLockUpgradableReadGuard::upgrade);
             indexes.apply(&write, trace);
             shared = RwLockWriteGuard::downgrade_to_upgradable(indexes);
         }
