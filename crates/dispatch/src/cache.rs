@@ -24,8 +24,8 @@ use maitre_index::prefix::{TEXT_BLOCK_BYTES, Unit};
 use maitre_index::{CacheSource, Holding, Index, IndexSettings, Numbers, PrefixHash, PromptChunk};
 
 pub(crate) use held::Held;
-use index::Write;
 pub use index::{CacheIndex, Found};
+use index::{Urgency, Write};
 use known::Known;
 pub(crate) use known::WorkerCaches;
 pub(crate) use prediction::Prediction;
@@ -348,7 +348,12 @@ impl Cache {
         prompt: &PromptChain,
         prediction: &Prediction,
     ) {
-        self.defer(worker, prompt, PromptEvent::Prefilled(now, prediction.clone()));
+        let known = self.known.get(worker);
+        let changes_look_ups =
+            prompt.chunks.is_some() || known.is_some_and(|it| it.store.is_some() || it.cache.has_parked());
+        let urgency = if changes_look_ups { Urgency::ChangesLookUps } else { Urgency::CanWait };
+        let event = PromptEvent::Prefilled(now, prediction.clone());
+        self.index.defer(Write { worker, prompt: prompt.clone(), event }, urgency);
     }
 
     /// The attempt ended before its prefill was done.
@@ -371,7 +376,7 @@ impl Cache {
     }
 
     fn defer(&mut self, worker: WorkerId, prompt: &PromptChain, event: PromptEvent) {
-        self.index.defer(Write { worker, prompt: prompt.clone(), event });
+        self.index.defer(Write { worker, prompt: prompt.clone(), event }, Urgency::ChangesLookUps);
     }
 }
 

@@ -34,6 +34,8 @@ pub struct CacheIndex {
     /// Whether anything is deferred. Threads ask that after every event, and a lock each time would be one more cache line
     /// that they take from each other.
     is_deferred: AtomicBool,
+    /// Whether any of it changes what look-ups find.
+    is_urgent: AtomicBool,
     /// Whether a thread is doing what is deferred.
     is_writing: AtomicBool,
     /// That thread's scratch.
@@ -113,6 +115,15 @@ pub(super) struct Write {
     pub(super) worker: WorkerId,
     pub(super) prompt: PromptChain,
     pub(super) event: PromptEvent,
+}
+
+/// How soon a write has to be made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Urgency {
+    /// Before the next look-up.
+    ChangesLookUps,
+    /// Before the next write.
+    CanWait,
 }
 
 /// What each worker holds of one prompt, in blocks.
@@ -204,6 +215,7 @@ impl CacheIndex {
             indexes: RwLock::new(indexes),
             deferred: Mutex::default(),
             is_deferred: AtomicBool::new(false),
+            is_urgent: AtomicBool::new(false),
             is_writing: AtomicBool::new(false),
             writing: Mutex::default(),
         }
@@ -222,10 +234,12 @@ impl CacheIndex {
     }
 
     /// Does what decisions have left to be written, unless another thread is writing: that one goes on until nothing is left.
+    /// What changes no look-up waits for the next write that does, or for the next tick: two threads that share an index spend
+    /// more time on each write than on what it changes.
     pub fn write(&self) {
         // What is deferred after the last look at it here finds the mark gone, and is written by its own thread. Hence the
         // strict order: of two threads, one must see what the other has stored.
-        while self.is_deferred.load(SeqCst) && !self.is_writing.swap(true, SeqCst) {
+        while self.is_urgent.load(SeqCst) && !self.is_writing.swap(true, SeqCst) {
             self.write_beside_look_ups();
             self.is_writing.store(false, SeqCst);
         }
@@ -261,10 +275,13 @@ impl CacheIndex {
         self.indexes.read().find(prompt, found, look);
     }
 
-    pub(super) fn defer(&self, write: Write) {
+    pub(super) fn defer(&self, write: Write, urgency: Urgency) {
         let mut deferred = self.deferred.lock();
         deferred.push(write);
         self.is_deferred.store(true, SeqCst);
+        if urgency == Urgency::ChangesLookUps {
+            self.is_urgent.store(true, SeqCst);
+        }
     }
 
     /// Swaps what is deferred with an empty list, whose memory is used again.
@@ -272,6 +289,7 @@ impl CacheIndex {
         let mut deferred = self.deferred.lock();
         std::mem::swap(writes, &mut *deferred);
         self.is_deferred.store(false, SeqCst);
+        self.is_urgent.store(false, SeqCst);
     }
 
     /// The indexes, with everything written that was deferred.

@@ -44,6 +44,30 @@ fn writes_wait_and_keep_their_order() {
 }
 
 #[test]
+fn a_first_token_after_which_look_ups_find_more_is_written_before_the_next_one() {
+    let mut harness = Harness::cached(1, Name::LeastDelay, 1);
+    let reuse = "0.15".parse().unwrap();
+    harness.on(Event::WorkerReusesChunks { worker: WorkerId(0), reuse });
+    let (document, opening) = (text(1, 2_000), |it| text(it, 64));
+    let first = harness.prompt(&[opening(100), document.clone()].concat(), None);
+    let second = harness.prompt(&[opening(101), document].concat(), None);
+    let (mut scratch, index) = (Scratch::default(), harness.brain.cache_index().clone());
+    let mut decide = |event: Event<'_>| {
+        let mut effects = Vec::new();
+        if let Event::Arrived(arrival) = &event {
+            scratch.prepare(&index, harness.now, arrival);
+        }
+        harness.brain.decide(harness.now, event, &mut scratch, &mut effects);
+        index.write();
+        effects
+    };
+    decide(Event::Arrived(of_prompt(1, &first)));
+    decide(Event::FirstToken { request: RequestId(1), worker: WorkerId(0) });
+    let held = placement(&decide(Event::Arrived(of_prompt(2, &second)))).held;
+    assert!(held > Some(Tokens(1_800)), "{held:?}");
+}
+
+#[test]
 fn threads_leave_nothing_behind() {
     let harness = Harness::cached(4, Name::LeastDelay, 1);
     let (now, index) = (harness.now, harness.brain.cache_index().clone());
