@@ -215,8 +215,9 @@ impl<S: AsyncRead + AsyncWrite + Peer + Unpin> Downstream<S> {
         let (mut body, mut gathered, mut is_blocked) = (Some(body), Gathered::Full, false);
         poll_fn(|cx| {
             loop {
+                let was_blocked = is_blocked;
                 // A client that does not take what it has got is given no more.
-                if !is_blocked && let Some(it) = &mut body {
+                if !was_blocked && let Some(it) = &mut body {
                     gathered = framing.gather(it, &mut self.outgoing, cx);
                 }
                 if matches!(gathered, Gathered::Ended | Gathered::Broken) {
@@ -230,6 +231,8 @@ impl<S: AsyncRead + AsyncWrite + Peer + Unpin> Downstream<S> {
                 is_blocked = false;
                 match gathered {
                     Gathered::Full => {}
+                    // A chunk that came meanwhile has woken this task once, and will not again.
+                    Gathered::Waits if was_blocked => {}
                     Gathered::Waits => {
                         self.release_buffer();
                         return self.poll_closed(cx).map(|()| Err(ResponseError::Closed));

@@ -6,6 +6,8 @@ use http::Response;
 use http::header::{CONTENT_LENGTH, DATE, HeaderValue};
 use http_body::{Body, Frame, SizeHint};
 use tokio::io::{AsyncReadExt as _, DuplexStream, duplex};
+use tokio::sync::mpsc;
+use tokio::task::{JoinSet, yield_now};
 
 use super::*;
 
@@ -183,6 +185,49 @@ async fn large_chunks_pass_however_the_client_reads() {
     assert_eq!(text.split_once("\r\n\r\n").unwrap().1, expected);
 }
 
+/// A body whose chunks are sent while it is read.
+struct Streamed(mpsc::UnboundedReceiver<Bytes>);
+
+impl Body for Streamed {
+    type Data = Bytes;
+    type Error = io::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, io::Error>>> {
+        self.0.poll_recv(cx).map(|it| it.map(|it| Ok(Frame::data(it))))
+    }
+}
+
+/// The second chunk wakes the task while it cannot write, and not again.
+#[tokio::test]
+async fn a_chunk_that_comes_while_the_client_does_not_read_leaves_once_it_does() {
+    let (mut client, server) = duplex(64);
+    client.write_all(b"GET / HTTP/1.1\r\n\r\n").await.unwrap();
+    let mut served = Downstream::new(server, 1_000);
+    head(&mut served).await.unwrap();
+    let (chunks, body) = mpsc::unbounded_channel();
+    let mut serving = JoinSet::new();
+    serving.spawn(async move { served.respond(Response::new(Streamed(body)), true).await.is_ok() });
+    // The head alone is longer than what the client's end holds.
+    for chunk in ["first", "second"] {
+        chunks.send(Bytes::from_static(chunk.as_bytes())).unwrap();
+        yield_now().await;
+    }
+    let mut seen = Vec::new();
+    for _ in 0..100 {
+        let mut space = [0; 64];
+        let mut read = ReadBuf::new(&mut space);
+        let _ = poll_fn(|cx| Poll::Ready(Pin::new(&mut client).poll_read(cx, &mut read))).await;
+        seen.extend_from_slice(read.filled());
+        yield_now().await;
+    }
+    assert!(seen.ends_with(b"\r\n\r\n5\r\nfirst\r\n6\r\nsecond\r\n"), "{}", String::from_utf8_lossy(&seen));
+    drop(chunks);
+    assert_eq!(serving.join_next().await.unwrap().ok(), Some(true));
+}
+
 #[tokio::test]
 async fn requests_follow_each_other_on_one_connection() {
     let first = "POST /1 HTTP/1.1\r\ncontent-length: 3\r\n\r\none";
@@ -238,7 +283,7 @@ async fn a_client_that_disconnects_is_noticed_while_a_response_waits() {
     let mut waiting = response(&[Some("a")], None);
     waiting.body_mut().waits = true;
     let leaving = async {
-        tokio::task::yield_now().await;
+        yield_now().await;
         drop(client);
     };
     let (responded, ()) = tokio::join!(served.respond(waiting, false), leaving);
