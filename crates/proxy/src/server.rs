@@ -8,7 +8,9 @@ use std::task::Poll;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{Request, Response};
+use http::header::CONTENT_LENGTH;
+use http::{Method, Request, Response};
+use http_body::Body as _;
 use hyper::body::Incoming;
 use hyper::server::conn::http2;
 use hyper::service::service_fn;
@@ -219,6 +221,7 @@ async fn serve_http2(lane: &Arc<Lane>, socket: ClientSocket, pulse: &Arc<Pulse>)
     let RouterState { settings, shutdown, clock, .. } = &*lane.state;
     let bodies: Arc<ConnectionBodies> = Arc::default();
     let service = service_fn(|request: Request<Incoming>| {
+        let is_head = request.method() == Method::HEAD;
         let Opened { request, cors, by } = Opened::new(lane, pulse.busy(), &bodies, request);
         async move {
             let mut response = match by {
@@ -229,12 +232,20 @@ async fn serve_http2(lane: &Arc<Lane>, socket: ClientSocket, pulse: &Arc<Pulse>)
                 }
             };
             cors.mark(response.headers_mut());
-            Ok::<_, Infallible>(response)
+            Ok::<_, Infallible>(if is_head { without_body(response) } else { response })
         }
     });
     let served = http2(&settings.load(), *clock).serve_connection(TokioIo::new(socket), service);
     // Errors are ignored, as above.
     let _ = until_closing(shutdown, served, |it| it.graceful_shutdown()).await;
+}
+
+/// The response to HEAD. hyper sends the body of one over HTTP/2, which clients take for an error of the protocol.
+fn without_body(mut response: Response<ResponseBody>) -> Response<ResponseBody> {
+    if let Some(length @ 1..) = response.body().size_hint().exact() {
+        response.headers_mut().entry(CONTENT_LENGTH).or_insert(length.into());
+    }
+    response.map(|_| ResponseBody::Whole(Bytes::new()))
 }
 
 /// A request whose head has arrived, and who answers it.

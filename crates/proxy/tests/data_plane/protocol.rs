@@ -115,6 +115,23 @@ async fn http2_without_tls_carries_many_requests_on_one_connection() {
 }
 
 #[tokio::test]
+async fn a_response_to_head_has_no_body_in_http2_either() {
+    let fixture = fixture(1).await;
+    let stream = TcpStream::connect(fixture.router.listen()).await.unwrap();
+    let (mut sender, connection) =
+        http2::handshake::<_, _, Full<Bytes>>(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
+    let mut tasks = tokio::task::JoinSet::new();
+    tasks.spawn(async move { drop(connection.await) });
+    for (path, status) in [("/health", 200), ("/v1/models", 405), ("/nothing", 404)] {
+        let request = Request::head(format!("http://maitre{path}")).body(Full::default()).unwrap();
+        let (head, body) = within(sender.send_request(request)).await.unwrap().into_parts();
+        let body = within(body.collect()).await.unwrap().to_bytes();
+        assert_eq!((head.status.as_u16(), body.len()), (status, 0), "{path}");
+        assert_ne!(head.headers["content-length"], "0", "{path}: as long as with GET");
+    }
+}
+
+#[tokio::test]
 async fn connections_to_workers_are_kept_and_used_again() {
     let fixture = fixture(1).await;
     let mut client = fixture.client().await;
