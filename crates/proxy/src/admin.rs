@@ -136,7 +136,7 @@ async fn connection(admin: Arc<AdminState>, stream: TcpStream, by_operator: Oper
     };
     tokio::select! {
         () = serving => {}
-        () = pulse.watch() => {}
+        () = pulse.watch(|| false) => {}
     }
 }
 

@@ -21,6 +21,10 @@ use crate::settings::Timeouts;
 /// The period of the watchdog.
 const TICK: Duration = Duration::from_secs(2);
 
+/// How long a connection without a request may be silent while the router closes. HTTP/2 ends with a round trip, and a client
+/// that has disappeared would hold the router up until `timeouts.drain`. Chosen: longer than any round trip.
+const CLOSING_IDLE: Duration = Duration::from_secs(2);
+
 /// A moment, in ticks; zero for never.
 type Moment = AtomicU32;
 
@@ -66,14 +70,14 @@ impl Pulse {
     }
 
     /// Resolves when the client has exceeded a limit.
-    pub(crate) async fn watch(&self) {
-        while !self.is_overdue() {
+    pub(crate) async fn watch(&self, is_closing: impl Fn() -> bool) {
+        while !self.is_overdue(is_closing()) {
             tokio::time::sleep(TICK).await;
             self.now.fetch_add(1, Relaxed);
         }
     }
 
-    fn is_overdue(&self) -> bool {
+    fn is_overdue(&self, is_closing: bool) -> bool {
         let longer = |since: &Moment, limit: Duration| match since.load(Relaxed) {
             0 => false,
             then => TICK * self.now.load(Relaxed).saturating_sub(then) > limit,
@@ -83,8 +87,10 @@ impl Pulse {
             return true;
         }
         let idle = self.busy.load(Relaxed) == 0;
-        idle && (longer(&self.head, self.timeouts.client_header)
-            || longer(&self.moved, self.timeouts.client_idle))
+        // The end of a response may still wait for its client.
+        let is_done = is_closing && self.blocked.load(Relaxed) == 0;
+        let silence = if is_done { CLOSING_IDLE } else { self.timeouts.client_idle };
+        idle && (longer(&self.head, self.timeouts.client_header) || longer(&self.moved, silence))
     }
 
     /// Bytes of a request head have arrived before: with the request before it, or while that was answered.
@@ -212,9 +218,13 @@ mod tests {
 
     /// Ticks until the connection is closed, at most a hundred.
     fn ticks_left(pulse: &Pulse) -> u32 {
+        ticks_left_while(pulse, false)
+    }
+
+    fn ticks_left_while(pulse: &Pulse, is_closing: bool) -> u32 {
         let tick = |_: &u32| {
             pulse.now.fetch_add(1, Relaxed);
-            !pulse.is_overdue()
+            !pulse.is_overdue(is_closing)
         };
         (0..100).take_while(tick).count() as u32
     }
@@ -231,6 +241,20 @@ mod tests {
     #[test]
     fn an_idle_connection_is_closed() {
         assert_eq!(ticks_left(&pulse()), 30);
+    }
+
+    #[test]
+    fn a_router_that_closes_waits_for_requests_and_the_ends_of_responses_only() {
+        let pulse = pulse();
+        assert_eq!(ticks_left_while(&pulse, true), 1);
+        let busy = pulse.busy();
+        assert_eq!(ticks_left_while(&pulse, true), 100);
+        pulse.has_written(true);
+        pulse.has_written(false);
+        drop(busy);
+        assert_eq!(ticks_left_while(&pulse, true), 10);
+        pulse.has_written(true);
+        assert_eq!(ticks_left_while(&pulse, true), 1);
     }
 
     #[test]

@@ -124,7 +124,7 @@ pub(crate) async fn serve_stream(lane: Arc<Lane>, opening: impl Future<Output = 
     tokio::select! {
         biased;
         () = exchange(&lane, opening, &pulse) => {}
-        () = Gated::new(pulse.watch()) => {}
+        () = Gated::new(pulse.watch(|| state.shutdown.is_closing())) => {}
     }
     state.metrics.connections.dec();
 }

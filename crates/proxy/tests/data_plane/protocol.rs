@@ -5,6 +5,7 @@ use http::Request;
 use http_body_util::{BodyExt, Full};
 use hyper::client::conn::http2;
 use hyper_util::rt::{TokioExecutor, TokioIo};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
 use crate::fixture::{
@@ -201,4 +202,16 @@ async fn on_stop_streams_finish_and_new_connections_are_refused() {
     assert_eq!(stopped, maitre_proxy::Stopped::Drained);
     assert!(!broke && body.ends_with(b"data: [DONE]\n\n"), "{}", String::from_utf8_lossy(&body));
     assert!(TcpStream::connect(listen).await.is_err(), "the listener is closed");
+}
+
+/// Such a client would have to answer a ping first.
+#[tokio::test]
+async fn on_stop_an_http2_client_that_has_disappeared_is_not_waited_for() {
+    let fixture = fixture(1).await;
+    let mut socket = TcpStream::connect(fixture.router.listen()).await.unwrap();
+    let no_settings = [0, 0, 0, 4, 0, 0, 0, 0, 0];
+    let preface = [b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".as_slice(), &no_settings].concat();
+    within(socket.write_all(&preface)).await.unwrap();
+    within(socket.read_exact(&mut [0; 9])).await.unwrap();
+    assert_eq!(within(fixture.router.stop()).await, maitre_proxy::Stopped::Drained);
 }
