@@ -23,7 +23,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tracing::{info, warn};
 
 use crate::body_memory::ConnectionBodies;
-use crate::client::streams::Streams;
+use crate::client::streams::{CHUNK_BYTES_MAX, Streams};
 use crate::client::{Busy, ClientSocket, Pulse};
 use crate::clock::Clock;
 use crate::cors::CrossOrigin;
@@ -40,6 +40,10 @@ use crate::tls::Listener;
 
 /// Concurrent requests on one HTTP/2 connection.
 const STREAMS_MAX: u32 = 1_024;
+
+/// Bytes of one HTTP/2 stream that wait for the socket. hyper's 400 KB are 400 MB for a connection whose client opens wide
+/// windows and does not read. Chosen: four frames; what the network has under way is in the kernel's buffer.
+const SEND_BYTES_MAX: usize = 4 * CHUNK_BYTES_MAX;
 
 /// A client connection for a thread to serve. Dropping the permit lets another one be accepted.
 pub(crate) struct Accepted {
@@ -312,5 +316,58 @@ fn http2(settings: &RouterSettings, clock: Clock) -> http2::Builder<Streams> {
     let header_bytes = u32::try_from(settings.limits.header_bytes.saturating_mul(2)).unwrap_or(u32::MAX);
     let mut builder = http2::Builder::new(Streams::new(clock, &settings.timeouts));
     builder.timer(TokioTimer::new()).max_concurrent_streams(STREAMS_MAX).max_header_list_size(header_bytes);
+    builder.max_send_buf_size(SEND_BYTES_MAX);
     builder
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::ready;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::task::Context;
+
+    use http_body::Frame;
+    use tokio::io::{AsyncWriteExt as _, duplex};
+
+    use super::*;
+
+    /// A body without end that counts what was taken of it.
+    struct Endless(Arc<AtomicUsize>);
+
+    impl http_body::Body for Endless {
+        type Data = Bytes;
+        type Error = Infallible;
+
+        fn poll_frame(
+            self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+        ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+            self.0.fetch_add(CHUNK_BYTES_MAX, Ordering::Relaxed);
+            Poll::Ready(Some(Ok(Frame::data(Bytes::from_static(&[0; CHUNK_BYTES_MAX])))))
+        }
+    }
+
+    /// A client that opens the largest windows, sends a GET of `/`, and reads nothing.
+    #[tokio::test]
+    async fn a_stream_that_its_client_does_not_read_is_held_in_a_small_buffer_whatever_its_window() {
+        let (mut client, server) = duplex(64 << 10);
+        let frames: [&[u8]; 4] = [
+            b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+            &[0, 0, 6, 4, 0, 0, 0, 0, 0, 0, 4, 0x7f, 0xff, 0xff, 0xff],
+            &[0, 0, 4, 8, 0, 0, 0, 0, 0, 0x7f, 0xff, 0, 0],
+            &[0, 0, 6, 1, 5, 0, 0, 0, 1, 0x82, 0x86, 0x84, 0x41, 1, b'm'],
+        ];
+        client.write_all(&frames.concat()).await.unwrap();
+        let taken = Arc::new(AtomicUsize::new(0));
+        let service = service_fn(|_| ready(Ok::<_, Infallible>(Response::new(Endless(taken.clone())))));
+        let http2 = http2(&RouterSettings::default(), Clock::start());
+        let mut served = pin!(http2.serve_connection(TokioIo::new(server), service));
+        for _ in 0..1_000 {
+            assert!(poll_fn(|cx| Poll::Ready(served.as_mut().poll(cx).is_pending())).await);
+            tokio::task::yield_now().await;
+        }
+        let taken = taken.load(Ordering::Relaxed);
+        // What fits into the client's end, one frame on its way, and one chunk that waits.
+        assert!(taken > 64 << 10 && taken <= (64 << 10) + SEND_BYTES_MAX + 2 * CHUNK_BYTES_MAX, "{taken}");
+    }
 }
