@@ -223,6 +223,17 @@ fn span(span: Duration) -> String {
     }
 }
 
+/// Joins the cookies of a request that came over HTTP/2: each may be a header of its own there, and not in HTTP/1.1 (RFC 9113
+/// §8.2.3). Servers read the first.
+pub(crate) fn join_cookies(headers: &mut HeaderMap) {
+    let cookies: Vec<&[u8]> = headers.get_all(header::COOKIE).iter().map(HeaderValue::as_bytes).collect();
+    if cookies.len() > 1
+        && let Ok(joined) = HeaderValue::from_bytes(&cookies.join(&b"; "[..]))
+    {
+        headers.insert(header::COOKIE, joined);
+    }
+}
+
 /// The value of one cookie.
 pub(crate) fn cookie<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
     let pairs = headers.get_all(header::COOKIE).iter().filter_map(|it| it.to_str().ok());

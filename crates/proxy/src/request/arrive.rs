@@ -90,6 +90,9 @@ impl Arrived {
         let mut memory = guard.lane.state.bodies.begin(tenant, guard.connection_bodies.clone());
         let body = within(limit, body.collect(&mut memory, guard.settings.limits.body_bytes)).await;
         let body = body.map_err(|_| Refused::BodyTooSlow(limit))??;
+        if guard.is_http2() {
+            headers::join_cookies(&mut parts.headers);
+        }
         headers::toward_worker(&mut parts.headers);
         replace_keys(&guard.settings, &admitted.caller, &mut parts.headers);
         let target = parts.uri.into_parts().path_and_query;

@@ -45,7 +45,7 @@ where
 }
 
 /// The same; `reply` gets the heads, too.
-async fn router_in_front_of_posts<F, R>(reply: F, mut settings: RouterSettings) -> Router
+pub(crate) async fn router_in_front_of_posts<F, R>(reply: F, mut settings: RouterSettings) -> Router
 where
     F: Fn(TcpStream, String) -> R + Clone + Send + 'static,
     R: Future<Output = ()> + Send + 'static,

@@ -11,6 +11,7 @@ use tokio::net::TcpStream;
 use crate::fixture::{
     Client, chat, engine_settings, fixture, fixture_with, get, metric, post, settings, within,
 };
+use crate::misbehaviour::router_in_front_of_posts;
 
 #[tokio::test]
 async fn responses_name_their_worker_and_why_unless_configured_otherwise() {
@@ -130,6 +131,28 @@ async fn a_response_to_head_has_no_body_in_http2_either() {
         assert_eq!((head.status.as_u16(), body.len()), (status, 0), "{path}");
         assert_ne!(head.headers["content-length"], "0", "{path}: as long as with GET");
     }
+}
+
+/// HTTP/2 sends each cookie as a header of its own, and engines read the first.
+#[tokio::test]
+async fn the_worker_gets_all_cookies_in_one_header() {
+    let reply = |mut stream: TcpStream, head: String| async move {
+        let answer = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{head}", head.len());
+        stream.write_all(answer.as_bytes()).await.unwrap();
+    };
+    let router = router_in_front_of_posts(reply, settings()).await;
+    let stream = TcpStream::connect(router.listen()).await.unwrap();
+    let (mut sender, connection) =
+        http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
+    let mut tasks = tokio::task::JoinSet::new();
+    tasks.spawn(async move { drop(connection.await) });
+    let request = Request::post("http://maitre/v1/chat/completions");
+    let request = request.header("cookie", "a=1").header("x-a", "b").header("cookie", "c=2");
+    let request = request.body(Full::new(Bytes::from(chat(1, false)))).unwrap();
+    let body = within(sender.send_request(request)).await.unwrap().into_body();
+    let head = within(body.collect()).await.unwrap().to_bytes();
+    let head = String::from_utf8_lossy(&head);
+    assert!(head.contains("\r\ncookie: a=1; c=2\r\n") && head.matches("cookie").count() == 1, "{head}");
 }
 
 #[tokio::test]
