@@ -38,8 +38,6 @@ use crate::settings::Class;
 const DEBTORS_MAX: usize = 1_000;
 /// Tenants forgotten per step: more than a step can add, few enough to cost nothing noticeable.
 const FORGOTTEN_A_STEP: usize = 2;
-/// At least as many as are shown.
-const TENANTS_LOOKED_AT: usize = 4 * LOOK;
 /// How far the time of a class may be past that of the tenant furthest behind, in mean requests. Where each waiting
 /// tenant has one request it is one, which is what goes while a request waits; costs vary, so twice that.
 const AHEAD_MAX: u32 = 2;
@@ -177,9 +175,6 @@ impl ClassQueue {
         found: &mut Vec<RequestId>,
         mut wanted: impl FnMut(RequestId) -> Option<bool>,
     ) {
-        // Each tenant's next request is due at its time plus the cost of the one before. The first n requests
-        // come from the first n tenants; more tenants are looked at to make up for unwanted requests.
-        let mut turns: [Option<TenantTurn<'_>>; TENANTS_LOOKED_AT] = [const { None }; TENANTS_LOOKED_AT];
         let changed = addition.map_or([None; 2], |it| self.changed_by(it));
         let is_changed = |it: &&Position| !changed.iter().flatten().any(|other| other.tenant == it.tenant);
         let mut changed = changed.iter().flatten().peekable();
@@ -192,20 +187,22 @@ impl ClassQueue {
         let first = |it: &Position| {
             TenantTurn::first(*it, Entries::of(self.shares.get(&it.tenant), it.tenant, addition))
         };
-        for (turn, it) in turns.iter_mut().zip(tenants.filter_map(first)) {
-            *turn = Some(it);
-        }
+        // Each tenant's next request is due at its time plus the cost of the one before. A tenant joins once its first
+        // request is due: in the list of thousands, most have one request that is not wanted.
+        let mut tenants = tenants.filter_map(first).peekable();
+        let mut turns: BTreeMap<Position, TenantTurn<'_>> = BTreeMap::new();
         while found.len() < LOOK {
-            let first =
-                turns.iter_mut().filter(|it| it.is_some()).min_by_key(|it| it.as_ref().map(|it| it.position));
-            let Some(place) = first else { return };
-            let Some(turn) = place.take() else { return };
+            let soonest = turns.first_key_value().map(|it| *it.0);
+            if let Some(turn) = tenants.next_if(|it| soonest.is_none_or(|soonest| it.position < soonest)) {
+                turns.insert(turn.position, turn);
+            }
+            let Some((_, turn)) = turns.pop_first() else { return };
             match wanted(turn.request) {
                 None => return,
                 Some(true) => found.push(turn.request),
                 Some(false) => {}
             }
-            *place = turn.next();
+            turns.extend(turn.next().map(|it| (it.position, it)));
         }
     }
 

@@ -112,6 +112,18 @@ fn the_first_request_that_fits_is_found_behind_thousands_that_do_not() {
     assert_eq!(found, [RequestId(999)]);
 }
 
+/// The same where each request has a tenant of its own, and where the tenants before have more requests each.
+#[test]
+fn the_first_request_that_fits_is_found_behind_thousands_of_other_tenants() {
+    for each in [1, 3] {
+        let mut queue = WaitQueue::new(&classes(3, 10_000, u64::MAX), AGING);
+        enqueue(&mut queue, (0..8_000).map(|it| of(it / each, it)));
+        let mut found = Vec::new();
+        queue.next_matching(Instant::ZERO, ClassMask::ALL, |it| it.0 % 1_000 == 999, &mut found);
+        assert_eq!(found, [RequestId(999)], "{each} each");
+    }
+}
+
 #[test]
 fn a_recalled_request_regains_its_position() {
     check(&[entry(1), entry(2), QueueEntry { since: Instant::ZERO, ..entry(9) }], &[9, 1, 2]);
