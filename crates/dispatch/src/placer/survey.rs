@@ -263,14 +263,14 @@ impl Others {
 
 /// Requests that have reserved this worker will be there before a request that comes now.
 fn add_reserved(candidate: &mut Candidate, reserved: PromisedWork) {
-    candidate.requests += reserved.requests;
+    candidate.requests = candidate.requests.saturating_add(reserved.requests);
     candidate.promised = candidate.promised.plus(&reserved);
     candidate.wait_seconds += candidate.pace.prefill(reserved.prefill);
     if let Some(room) = &mut candidate.room {
         room.pinned += reserved.context;
     }
     if let Some(waiting) = &mut candidate.reported.waiting {
-        *waiting += u64::from(reserved.requests);
+        *waiting = waiting.saturating_add(reserved.requests.into());
     }
 }
 
@@ -295,5 +295,26 @@ pub(super) fn candidate(snapshot: &WorkerSnapshot, held: Held, caches: &WorkerCa
         displaced_seconds: 0.0,
         reported: snapshot.reported,
         adapter: snapshot.adapter,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use maitre_base::EngineLoad;
+    use maitre_fleet::{Evidence, Fleet};
+
+    /// An engine may report any number. One more request is never fewer.
+    #[test]
+    fn reserved_requests_add_to_any_report() {
+        let mut fleet = Fleet::default();
+        let worker = fleet.add("http://127.0.0.1:1");
+        fleet.see(Instant::ZERO, worker, Evidence::ProbeAnswered);
+        let load = EngineLoad { waiting: Some(u64::MAX), ..EngineLoad::default() };
+        (0..2).for_each(|_| fleet.report(Instant::ZERO, worker, load));
+        let snapshot = fleet.snapshot_of(Instant::ZERO, worker).unwrap();
+        let mut candidate = candidate(&snapshot, Held::default(), &WorkerCaches::default());
+        add_reserved(&mut candidate, PromisedWork { requests: 3, ..PromisedWork::default() });
+        assert_eq!((candidate.requests, candidate.reported.waiting), (u32::MAX, Some(u64::MAX)));
     }
 }
