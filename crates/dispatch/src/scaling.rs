@@ -7,6 +7,7 @@ use std::time::Duration;
 use maitre_base::hash::NumberMap;
 use maitre_base::{ClassId, Instant};
 use maitre_fleet::fleet::MODELS_MAX;
+use maitre_fleet::rates::Rates;
 use maitre_fleet::scaling::demand::{ArrivedWork, TokenCosts};
 use maitre_fleet::scaling::{DesiredWorkers, PoolLoad, Scaler, ScalingSettings};
 use maitre_fleet::{Fleet, ModelId, Worker};
@@ -107,19 +108,9 @@ impl Scaling {
 /// What the workers of a pool have, and what waits for them.
 fn pool_load(now: Instant, pool: PoolId, sources: ScalingSources<'_>) -> PoolLoad {
     let ScalingSources { fleet, scheduler, .. } = sources;
-    let rates = fleet.rates();
-    let mut load = PoolLoad {
-        workers: 0,
-        costs: TokenCosts {
-            prefill_s: rates.prefill.slope,
-            answer_s: rates.decode.slope,
-            step_s: rates.decode.base,
-        },
-        waiting: 0,
-        backlog_s: 0.0,
-        kv_tokens: 0.0,
-        kv_tokens_each: None,
-    };
+    let costs = token_costs(pool, fleet);
+    let mut load =
+        PoolLoad { workers: 0, costs, waiting: 0, backlog_s: 0.0, kv_tokens: 0.0, kv_tokens_each: None };
     let (mut capacity, mut reporting) = (0.0, 0.0);
     let is_here = |it: &&Worker| it.answers() && it.is_fit() && PoolId::of(fleet.base_of(it.id)) == pool;
     for worker in fleet.workers().filter(is_here) {
@@ -136,8 +127,27 @@ fn pool_load(now: Instant, pool: PoolId, sources: ScalingSources<'_>) -> PoolLoa
         for class in (0..CLASSES_MAX as u8).map(ClassId) {
             let waiting = pool.queue.waiting(class);
             load.waiting += waiting.requests;
-            load.backlog_s += waiting.cost * rates.prefill.slope;
+            load.backlog_s += waiting.cost * costs.prefill_s;
         }
     }
     load
+}
+
+/// What a token costs this model. A fleet of one model is measured as a whole. Of several, one may take ten times as long for a
+/// token as another: there the model's own workers count, as soon as they have shown what they take.
+fn token_costs(pool: PoolId, fleet: &Fleet) -> TokenCosts {
+    let is_here = |it: &&Worker| PoolId::of(fleet.base_of(it.id)) == pool;
+    let answering = || fleet.workers().filter(|it| it.answers());
+    let is_alone = answering().all(|it| is_here(&it));
+    let mut own: Vec<&Rates> = answering().filter(is_here).map(|it| &it.rates).collect();
+    own.retain(|it| it.is_learned());
+    if is_alone || own.is_empty() {
+        own = vec![fleet.rates()];
+    }
+    let mean = |of: fn(&Rates) -> f64| own.iter().map(|it| of(it)).sum::<f64>() / own.len() as f64;
+    TokenCosts {
+        prefill_s: mean(|it| it.prefill.slope),
+        answer_s: mean(|it| it.decode.slope),
+        step_s: mean(|it| it.decode.base),
+    }
 }

@@ -53,6 +53,33 @@ fn traffic_raises_the_number() {
     assert!((5..=7).contains(&number.workers), "{number:?}");
 }
 
+/// A large model takes longer for a token than a small one that gets most requests of the fleet.
+#[test]
+fn each_model_of_a_fleet_is_measured_by_its_own_workers() {
+    let mut harness = Harness::of(2);
+    harness.on(Event::ModelsReported { worker: WorkerId(1), cards: &[Card { name: "large", parent: None }] });
+    for request in 0..400 {
+        let (model, millis) = if request % 8 == 0 { ("large", 3_200) } else { ("llama", 200) };
+        let arrival = Arrival { size: Size::Tokens(8_000), ..arrival(request, Some(model)) };
+        harness.on(Event::Arrived(arrival));
+        harness.now = harness.now + Duration::from_millis(millis);
+        harness.begin(request);
+        harness.on(Event::Left { request: RequestId(request) });
+    }
+    harness.now = harness.now + Duration::from_secs(600);
+    for request in 1_000..1_400 {
+        harness.now = harness.now + Duration::from_millis(200);
+        for (request, model) in [(request, "llama"), (request + 1_000, "large")] {
+            let arrival = Arrival { size: Size::Tokens(8_000), ..arrival(request, Some(model)) };
+            harness.on(Event::Arrived(arrival));
+            harness.on(Event::Left { request: RequestId(request) });
+        }
+    }
+    // Five prompts of 8,000 tokens a second of each: 25 µs a token of one, 400 of the other, and answers.
+    let load: Vec<f64> = harness.scaling().iter().map(|it| it.desired.load).collect();
+    assert!((0.8..2.0).contains(&load[0]) && (13.0..19.0).contains(&load[1]), "{load:?}");
+}
+
 #[test]
 fn a_full_kv_cache_asks_for_another_worker() {
     let mut harness = Harness::of(1);
