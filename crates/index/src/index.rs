@@ -356,6 +356,7 @@ impl Index {
         let seed = mix(self.seed ^ u64::from(id.0) << 32);
         if let Some(mut applier) = self.report_applier(id, &mut Applied::default()) {
             applier.clear(seed);
+            applier.worker.may_shrink = true;
         }
         self.account(id.index());
     }
@@ -477,13 +478,19 @@ impl Index {
     fn learn(&mut self, id: WorkerId, stored: &StoredBlocks<'_>) -> bool {
         let Some(Some(worker)) = self.workers.get_mut(id.index()) else { return false };
         if worker.page_tokens == Some(stored.block_tokens) {
+            worker.may_shrink = false;
             return true;
         }
-        if stored.tier != Tier::Gpu {
+        // vLLM with groups of different block sizes also reports where a prompt ends within a block, as a smaller block.
+        let known = worker.page_tokens.filter(|_| !worker.may_shrink);
+        if stored.tier != Tier::Gpu || known.is_some_and(|it| stored.block_tokens < it) {
             return false;
         }
         if worker.page_tokens.replace(stored.block_tokens).is_some() {
             self.clear(id);
+        }
+        if let Some(Some(worker)) = self.workers.get_mut(id.index()) {
+            worker.may_shrink = false;
         }
         true
     }

@@ -82,6 +82,8 @@ pub(crate) struct WorkerBlocks {
     pub(crate) aliases: BTreeMap<u64, Alias>,
     /// The engine's block size; none before its first report.
     pub(crate) page_tokens: Option<u32>,
+    /// Whether the next report may be of smaller blocks: nothing was reported since another engine may have started.
+    pub(crate) may_shrink: bool,
     pub(crate) source: CacheSource,
     /// When its reports began to count again after a gap. What was used last before that is not among them, and makes room.
     pub(crate) reports_from: Stamp,
@@ -105,6 +107,7 @@ impl WorkerBlocks {
             coverage: Coverage::default(),
             aliases: BTreeMap::new(),
             page_tokens: None,
+            may_shrink: false,
             source: CacheSource::Predicted,
             reports_from: 0,
             capacity_reported: CAPACITY_DEFAULT,

@@ -263,6 +263,51 @@ fn a_new_block_size_clears_the_cache() {
     assert_eq!(out.of(W).blocks, 2);
 }
 
+/// One block of this many tokens at the beginning of a prompt.
+fn store_sized(stage: &mut Fixture, name: u64, block_tokens: u32) -> Applied {
+    let tokens: Vec<u32> = (0..block_tokens).collect();
+    let stored = StoredBlocks {
+        names: &[name],
+        parent: None,
+        adapter: None,
+        salt: None,
+        tokens: &tokens,
+        block_tokens,
+        extras: &[],
+        tier: Tier::Gpu,
+    };
+    stage.index.store(W, "m", &stored)
+}
+
+#[test]
+fn the_end_of_a_prompt_within_a_block_is_no_new_block_size() {
+    let mut stage = Fixture::new();
+    store_sized(&mut stage, 1, 64);
+    assert_eq!(store_sized(&mut stage, 2, 16).ignored, 1);
+    assert_eq!(store_sized(&mut stage, 3, 37).ignored, 1);
+    assert_eq!(stage.index.block_tokens(W), Some(64));
+    assert_eq!(stage.index.numbers(W).unwrap().reported_blocks, 1);
+    // The first event may be about such an end.
+    let mut stage = Fixture::new();
+    store_sized(&mut stage, 2, 16);
+    store_sized(&mut stage, 1, 64);
+    store_sized(&mut stage, 3, 16);
+    assert_eq!(stage.index.block_tokens(W), Some(64));
+    assert_eq!(stage.index.numbers(W).unwrap().reported_blocks, 1);
+}
+
+#[test]
+fn an_engine_may_come_back_with_smaller_blocks() {
+    for clear in [Index::clear, Index::clear_reported] {
+        let mut stage = Fixture::new();
+        store_sized(&mut stage, 1, 64);
+        clear(&mut stage.index, W);
+        store_sized(&mut stage, 2, 16);
+        assert_eq!(stage.index.block_tokens(W), Some(16));
+        assert_eq!(stage.index.numbers(W).unwrap().reported_blocks, 1);
+    }
+}
+
 #[test]
 fn chains_of_two_block_sizes_do_not_mix() {
     let mut index = index();
