@@ -5,7 +5,7 @@
 
 use serde::Deserialize;
 
-use crate::engine::{EngineKind, METRICS, PROPS, ProbeReply, SERVER_INFO, VERSION};
+use crate::engine::{EngineKind, METRICS, PROPS, ProbeReply, SERVER_INFO, VERSION, vllm};
 use crate::exposition;
 
 /// Maximum length of a reported value, because values are printed on a terminal.
@@ -87,7 +87,7 @@ fn of_cache_config(scrape: &[u8]) -> About {
             "False" => Some(false),
             _ => None,
         }),
-        block_tokens: label("block_size").and_then(|it| it.parse().ok()),
+        block_tokens: vllm::block_tokens(&config),
         ..About::default()
     }
 }

@@ -46,6 +46,12 @@ impl<'a> Ranks<'a> {
         self.values.first().map(|it| it.1 as u64)
     }
 
+    /// Each rank reports the total of all of them: gives each its share.
+    pub(crate) fn divide(&mut self) {
+        let ranks = self.values.len() as f64;
+        self.values.iter_mut().for_each(|it| it.1 /= ranks);
+    }
+
     /// Keeps only this rank's value; keeps all if the gauge has no rank label.
     fn keep(&mut self, rank: u32) {
         let rank = rank.to_string();
@@ -73,20 +79,29 @@ pub(crate) struct Gauges<'a> {
 }
 
 impl<'a> Gauges<'a> {
-    /// Reads a scrape. `take` stores a sample and returns whether the brand knows it.
+    /// The load in a scrape. `take` stores a sample and returns whether the brand knows it.
     pub(crate) fn read(
         kind: &'static str,
         only: Option<u32>,
         scrape: &'a [u8],
-        mut take: impl FnMut(&mut Gauges<'a>, &Sample<'a>) -> bool,
+        take: impl FnMut(&mut Gauges<'a>, &Sample<'a>) -> bool,
     ) -> Result<EngineLoad, Unreadable> {
+        Ok(Gauges::collect(kind, scrape, take)?.load(only))
+    }
+
+    /// The gauges in a scrape.
+    pub(crate) fn collect(
+        kind: &'static str,
+        scrape: &'a [u8],
+        mut take: impl FnMut(&mut Gauges<'a>, &Sample<'a>) -> bool,
+    ) -> Result<Gauges<'a>, Unreadable> {
         let mut gauges = Gauges::default();
         let (mut known, mut samples) = (false, 0);
         for sample in exposition::samples(scrape) {
             samples += 1;
             known |= take(&mut gauges, &sample);
         }
-        if known { Ok(gauges.load(only)) } else { Err(Unreadable::NoMetrics { kind, samples }) }
+        if known { Ok(gauges) } else { Err(Unreadable::NoMetrics { kind, samples }) }
     }
 
     /// The values of all ranks together, or of one rank.

@@ -53,10 +53,33 @@ fn ranks_add_up_and_shares_are_averaged() {
          vllm:num_requests_waiting_by_reason{engine=\"0\",reason=\"capacity\"} 9.0\n\
          vllm:kv_cache_usage_perc{engine=\"0\"} 0.25\n\
          vllm:kv_cache_usage_perc{engine=\"1\"} 7.5e-1\n\
-         vllm:cache_config_info{block_size=\"16\",num_gpu_blocks=\"100\",engine=\"0\"} 1.0\n\
-         vllm:cache_config_info{block_size=\"16\",num_gpu_blocks=\"100\",engine=\"1\"} 1.0\n",
+         vllm:cache_config_info{block_size=\"16\",num_gpu_blocks=\"200\",engine=\"0\"} 1.0\n\
+         vllm:cache_config_info{block_size=\"16\",num_gpu_blocks=\"200\",engine=\"1\"} 1.0\n",
         (Some(7), Some(1), Some(0.5), Some(16), Some(200), Some(3200)),
     );
+}
+
+#[test]
+fn vllm_counts_the_blocks_of_all_ranks_and_the_tokens_of_each() {
+    let scrape = "vllm:cache_config_info{block_size=\"16\",engine=\"0\",kv_cache_size_tokens=\"1000\",num_gpu_blocks=\"200\"} 1.0\n\
+         vllm:cache_config_info{block_size=\"16\",engine=\"1\",kv_cache_size_tokens=\"1000\",num_gpu_blocks=\"200\"} 1.0\n";
+    check(EngineKind::Vllm, scrape, (None, None, None, Some(16), Some(200), Some(2000)));
+    let load = parse_metrics(EngineKind::Vllm, Some(1), scrape.as_bytes()).unwrap();
+    assert_eq!((load.blocks, load.kv_tokens), (Some(100), Some(1000)));
+}
+
+#[test]
+fn the_capacity_of_several_groups_of_layers_is_not_a_product() {
+    // As DeepSeek-V4 on vLLM 0.32, whose `block_size` is that of its smallest group.
+    let config = |size: &str| {
+        format!(
+            "vllm:cache_config_info{{block_size=\"4\",effective_attention_block_size=\"{size}\",engine=\"0\",\
+             kv_cache_size_tokens=\"1179770\",num_gpu_blocks=\"20377\"}} 1.0\n"
+        )
+    };
+    let tokens = Some(1_179_770);
+    check(EngineKind::Vllm, &config("256"), (None, None, None, Some(256), Some(20_377), tokens));
+    check(EngineKind::Vllm, &config("None"), (None, None, None, Some(4), Some(20_377), tokens));
 }
 
 #[test]

@@ -1,6 +1,8 @@
 //! vLLM: Prometheus at `/metrics`, one series per data-parallel `engine`.
 //!
-//! Capacity is not a value but a set of labels of `cache_config_info`. Up to 0.11 the usage gauge was called
+//! Capacity is not a value but a set of labels of `cache_config_info`. The blocks there are those of all ranks together, the
+//! tokens (since 0.25) those of one. Where layers form several groups, blocks times their size is not the capacity, and
+//! `block_size` may be that of the smallest group; 0.32 has the size that counts under another name. Up to 0.11 the usage gauge was called
 //! `gpu_cache_usage_perc`; it is and was a ratio, not a percentage.
 
 use maitre_base::EngineLoad;
@@ -11,7 +13,7 @@ use crate::exposition::{self, Sample};
 use crate::models::CARDS_MAX;
 
 pub(crate) fn load(only: Option<u32>, scrape: &[u8]) -> Result<EngineLoad, Unreadable> {
-    Gauges::read("vllm", only, scrape, |gauges, sample| {
+    let mut gauges = Gauges::collect("vllm", scrape, |gauges, sample| {
         let ranks = match sample.base_name() {
             "vllm:num_requests_running" => &mut gauges.running,
             "vllm:num_requests_waiting" => &mut gauges.waiting,
@@ -26,7 +28,16 @@ pub(crate) fn load(only: Option<u32>, scrape: &[u8]) -> Result<EngineLoad, Unrea
         };
         ranks.add(rank(sample), sample.value);
         true
-    })
+    })?;
+    gauges.blocks.divide();
+    Ok(gauges.load(only))
+}
+
+/// Tokens in a block of full attention, by the labels of `cache_config_info`.
+pub(crate) fn block_tokens(config: &Sample<'_>) -> Option<u64> {
+    // A label is `None` until the engine has measured its memory.
+    let number = |name| config.label(name).and_then(|it| it.parse().ok());
+    number("effective_attention_block_size").or_else(|| number("block_size"))
 }
 
 /// Adapters are labels too, with the time as the value. Every combination that ever occurred keeps its
@@ -49,13 +60,15 @@ pub(crate) fn adapters(scrape: &[u8]) -> Option<Adapters> {
 }
 
 fn add_config<'a>(gauges: &mut Gauges<'a>, sample: &Sample<'a>) {
-    // A label is `None` until the engine has measured its memory.
-    let number = |name| sample.label(name).and_then(|it| it.parse().ok());
-    if let Some(size) = number("block_size") {
-        gauges.block_size.add(rank(sample), size);
+    if let Some(size) = block_tokens(sample) {
+        gauges.block_size.add(rank(sample), size as f64);
     }
+    let number = |name| sample.label(name).and_then(|it| it.parse().ok());
     if let Some(blocks) = number("num_gpu_blocks") {
         gauges.blocks.add(rank(sample), blocks);
+    }
+    if let Some(tokens) = number("kv_cache_size_tokens") {
+        gauges.kv_tokens.add(rank(sample), tokens);
     }
 }
 
