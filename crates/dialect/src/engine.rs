@@ -194,6 +194,15 @@ pub fn disaggregation(kind: EngineKind, body: &[u8]) -> Result<Option<Disaggrega
     }
 }
 
+/// The first of the ranks that a body of one of `metrics_paths` is about. Zero, but where the engine's other ranks have
+/// addresses of their own.
+pub fn first_rank(kind: EngineKind, body: &[u8]) -> u32 {
+    match kind {
+        EngineKind::Vllm => vllm::first_rank(body),
+        EngineKind::Sglang | EngineKind::TensorRt | EngineKind::LlamaCpp | EngineKind::Generic => 0,
+    }
+}
+
 /// Reads which adapters have work from the body of one of `metrics_paths`, if the engine reports it.
 pub fn adapters(kind: EngineKind, body: &[u8]) -> Option<Adapters> {
     match kind {

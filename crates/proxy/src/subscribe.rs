@@ -56,6 +56,8 @@ pub(crate) struct Publisher {
     pub(crate) replay: Option<(String, u16)>,
     /// The prefix of the topics to subscribe to.
     pub(crate) topic: String,
+    /// The data-parallel rank that its batches name; none if any may.
+    pub(crate) rank: Option<u32>,
 }
 
 /// Follows until dropped.
@@ -215,7 +217,7 @@ impl Follower {
             }
             return self.feed.on(self.brain.now(), Input::Undecodable { seq: batch.seq });
         }
-        if let (Some(rank), Some(published)) = (self.link.rank, self.batch.rank())
+        if let (Some(rank), Some(published)) = (self.source.rank, self.batch.rank())
             && rank != published
         {
             self.warn_of_rank(rank, published);

@@ -72,6 +72,7 @@ impl Watcher {
             models_at: None,
             source: None,
             sources_at: None,
+            first_rank: 0,
             subscription: JoinSet::new(),
             rng: Rng::new(seed),
         };
@@ -102,6 +103,8 @@ struct WorkerWatch {
     /// Where the worker publishes KV events, and when that was last checked.
     source: Option<Publisher>,
     sources_at: Option<Instant>,
+    /// By which the engine numbers its first rank. The worker's own rank counts from there.
+    first_rank: u32,
     /// The task that follows the events.
     subscription: JoinSet<()>,
     rng: Rng,
@@ -187,6 +190,7 @@ impl WorkerWatch {
     async fn find_source(&mut self) -> Result<Option<Publisher>, Unanswered> {
         let (link, settings) = (self.link.clone(), self.watcher.settings.load().events.clone());
         let rank = u16::try_from(link.rank.unwrap_or(0)).unwrap_or(u16::MAX);
+        let named = self.named_rank();
         let place = |endpoint: &ZmqEndpoint| {
             let host = endpoint.host.as_deref().unwrap_or(link.address.host());
             (host.to_owned(), endpoint.port.saturating_add(rank))
@@ -195,6 +199,7 @@ impl WorkerWatch {
             events: place(events),
             replay: replay.map(place),
             topic: settings.topic.clone(),
+            rank: named,
         };
         let port = |port: usize| u16::try_from(port).ok().filter(|&it| it > 0);
         let usual = |port| ZmqEndpoint { host: None, port };
@@ -232,19 +237,26 @@ impl WorkerWatch {
                 ranks, "the engine has several ranks; write ?ranks=N after its URL"
             );
         }
-        let rank = self.link.rank.unwrap_or(0);
         let own = self.link.address.host();
         let place = |it: &sources::Address| {
             // The engine reports its own loopback address, which is not ours.
             let host = it.host.as_deref().filter(|it| !is_loopback(it));
             (host.unwrap_or(own).to_owned(), it.port)
         };
-        let source = sources.iter().find(|it| it.rank == rank).map(|it| Publisher {
+        // In order, whatever their numbers: those of an engine whose other ranks are elsewhere do not begin at zero.
+        let own_place = self.link.rank.unwrap_or(0) as usize;
+        let source = sources.get(own_place).map(|it| Publisher {
             events: place(&it.events),
             replay: it.replay.as_ref().map(place),
             topic: it.topic.clone(),
+            rank: self.link.rank.map(|_| it.rank),
         });
         Ok(source)
+    }
+
+    /// The worker's rank as its engine numbers it, if each rank is a worker of its own.
+    fn named_rank(&self) -> Option<u32> {
+        self.link.rank.map(|it| it.saturating_add(self.first_rank))
     }
 
     /// Probes the worker's health and reports it to the brain. Returns whether the worker is healthy.
@@ -387,7 +399,10 @@ impl WorkerWatch {
                 let (worker, slots) = (self.link.worker, adapters.max);
                 self.watcher.brain.on(Event::AdaptersReported { worker, slots, loaded: &loaded });
             }
-            match engine::parse_metrics(kind, self.link.rank, &response.body) {
+            if self.link.rank.is_some() {
+                self.first_rank = engine::first_rank(kind, &response.body);
+            }
+            match engine::parse_metrics(kind, self.named_rank(), &response.body) {
                 // Empty, from an engine that reports each number once.
                 Ok(load) if load == EngineLoad::default() => break,
                 Ok(load) => {

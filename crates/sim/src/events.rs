@@ -48,6 +48,8 @@ pub struct PublisherConfig {
     /// Where it can be replayed.
     pub replay: Option<SocketAddr>,
     pub topic: String,
+    /// Which data-parallel rank the engine is. The others have addresses of their own.
+    pub rank: u32,
     pub form: Form,
     pub replay_shape: ReplayShape,
     pub buffer_steps: usize,
@@ -62,6 +64,7 @@ impl PublisherConfig {
             stream,
             replay: None,
             topic: String::new(),
+            rank: 0,
             form: Form::Maps,
             replay_shape: ReplayShape::WithTopic,
             buffer_steps: BUFFER_STEPS,
@@ -173,7 +176,8 @@ impl Publisher {
         if changes.is_empty() {
             return;
         }
-        let batch = BatchEncoder { unix_seconds, changes, form: self.config.form, model: &self.model };
+        let (form, rank) = (self.config.form, self.config.rank);
+        let batch = BatchEncoder { unix_seconds, changes, form, model: &self.model, rank };
         let payload = Bytes::from(batch.encode());
         let mut state = self.state.lock();
         state.next_sequence += u64::from(lost > 0);
@@ -223,6 +227,10 @@ impl Publisher {
             overflowed: state.overflowed,
             replays: state.replays,
         }
+    }
+
+    pub(crate) fn rank(&self) -> u32 {
+        self.config.rank
     }
 
     /// vLLM's reply on `/kv_event_sources` for its one rank. vLLM publishes on all interfaces or not at all, so the

@@ -76,7 +76,7 @@ fn build(body: &[u8]) -> Option<String> {
 }
 
 fn of_cache_config(scrape: &[u8]) -> About {
-    let Some(config) = exposition::samples(scrape).find(|it| it.name == "vllm:cache_config_info") else {
+    let Some(config) = exposition::samples(scrape).find(|it| it.name == vllm::CONFIG) else {
         return About::default();
     };
     let label = |name| config.label(name).map(std::borrow::Cow::into_owned);

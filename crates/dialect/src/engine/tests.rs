@@ -69,6 +69,19 @@ fn vllm_counts_the_blocks_of_all_ranks_and_the_tokens_of_each() {
 }
 
 #[test]
+fn the_ranks_of_a_host_may_begin_anywhere() {
+    let page = |ranks: [&str; 2]| {
+        let series =
+            ranks.map(|it| format!("vllm:cache_config_info{{block_size=\"16\",engine=\"{it}\"}} 1.0\n"));
+        format!("vllm:num_requests_running{{engine=\"0\"}} 1\n{}", series.concat())
+    };
+    assert_eq!(first_rank(EngineKind::Vllm, page(["10", "9"]).as_bytes()), 9);
+    assert_eq!(first_rank(EngineKind::Vllm, page(["0", "1"]).as_bytes()), 0);
+    assert_eq!(first_rank(EngineKind::Vllm, page(["", "x"]).as_bytes()), 0);
+    assert_eq!(first_rank(EngineKind::Sglang, page(["4", "5"]).as_bytes()), 0);
+}
+
+#[test]
 fn the_capacity_of_several_groups_of_layers_is_not_a_product() {
     // As DeepSeek-V4 on vLLM 0.32, whose `block_size` is that of its smallest group.
     let config = |size: &str| {

@@ -12,6 +12,9 @@ use crate::engine::{Adapters, Unreadable};
 use crate::exposition::{self, Sample};
 use crate::models::CARDS_MAX;
 
+/// What the engine's cache is like, one series for each rank.
+pub(crate) const CONFIG: &str = "vllm:cache_config_info";
+
 pub(crate) fn load(only: Option<u32>, scrape: &[u8]) -> Result<EngineLoad, Unreadable> {
     let mut gauges = Gauges::collect("vllm", scrape, |gauges, sample| {
         let ranks = match sample.base_name() {
@@ -20,7 +23,7 @@ pub(crate) fn load(only: Option<u32>, scrape: &[u8]) -> Result<EngineLoad, Unrea
             "vllm:kv_cache_usage_perc" | "vllm:gpu_cache_usage_perc" => &mut gauges.kv_usage,
             "vllm:prefix_cache_queries" | "vllm:gpu_prefix_cache_queries" => &mut gauges.queried_tokens,
             "vllm:prefix_cache_hits" | "vllm:gpu_prefix_cache_hits" => &mut gauges.hit_tokens,
-            "vllm:cache_config_info" => {
+            CONFIG => {
                 add_config(gauges, sample);
                 return true;
             }
@@ -38,6 +41,12 @@ pub(crate) fn block_tokens(config: &Sample<'_>) -> Option<u64> {
     // A label is `None` until the engine has measured its memory.
     let number = |name| config.label(name).and_then(|it| it.parse().ok());
     number("effective_attention_block_size").or_else(|| number("block_size"))
+}
+
+/// Ranks are numbered over all hosts of a deployment, and each host reports its own.
+pub(crate) fn first_rank(scrape: &[u8]) -> u32 {
+    let configs = exposition::samples(scrape).filter(|it| it.name == CONFIG);
+    configs.filter_map(|it| it.label("engine")?.parse().ok()).min().unwrap_or(0)
 }
 
 /// Adapters are labels too, with the time as the value. Every combination that ever occurred keeps its

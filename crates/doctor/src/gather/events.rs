@@ -98,7 +98,8 @@ async fn told(client: &DoctorClient, worker: &WorkerUrl, kind: EngineKind) -> Re
         (host.unwrap_or(worker.address.host()).to_owned(), it.port)
     };
     let first = sources.first().ok_or(Events::None)?;
-    let is_ours = |it: &&sources::EventSource| it.rank > 0 && it.rank < worker.options.ranks.min(RANKS_MAX);
+    // In order, as the router counts them.
+    let ours = (0..worker.options.ranks.min(RANKS_MAX)).zip(&sources).skip(1);
     Ok(Sought {
         events: place(&first.events),
         replay: first.replay.as_ref().map(place),
@@ -106,7 +107,7 @@ async fn told(client: &DoctorClient, worker: &WorkerUrl, kind: EngineKind) -> Re
         dialled: sources::dialled(kind, &page.body),
         ranks: sources.len(),
         topic: first.topic.clone(),
-        others: sources.iter().filter(is_ours).map(|it| (it.rank, place(&it.events))).collect(),
+        others: ours.map(|(rank, it)| (rank, place(&it.events))).collect(),
     })
 }
 

@@ -221,6 +221,32 @@ async fn the_ports_can_be_configured() {
     Fixture { router, engines: vec![engine] }.until_all_is_known().await;
 }
 
+/// vLLM's ranks may have an address each, or each host one for its own. They are numbered over all of them.
+#[tokio::test]
+async fn an_engine_whose_first_rank_is_not_zero_is_followed() {
+    for is_configured in [false, true] {
+        let engine = Host::bind(ANYWHERE, publisher(|it| it.rank = 4)).await.unwrap();
+        let addrs = engine.events().unwrap();
+        let mut settings = by_delay();
+        let (events, replay) = (addrs.stream.port(), addrs.replay.unwrap().port());
+        let text = match is_configured {
+            true => format!("http://{}?events={events}&replay={replay}&ranks=2", engine.addr()),
+            false => format!("http://{}", engine.addr()),
+        };
+        settings.workers = vec![text.parse().unwrap()];
+        let router = within(maitre_proxy::Router::start(settings)).await.unwrap();
+        within(router.until_all_ready()).await;
+        let mut client = Client::connect(engine.addr()).await;
+        client.post("/v1/chat/completions", prompt(1, 1)).await;
+        let there = engine.handle().resident().len() as u32;
+        assert!(there > 0);
+        let known = |brain: &maitre_dispatch::Brain| {
+            brain.cache().numbers(WorkerId(0)).map_or(0, |it| it.reported_blocks)
+        };
+        within(router.until(|brain| known(brain) == there)).await;
+    }
+}
+
 #[tokio::test]
 async fn events_of_another_rank_are_counted_and_not_applied() {
     let engine = Host::bind(ANYWHERE, publisher(|_| {})).await.unwrap();

@@ -13,6 +13,7 @@ pub(super) struct BatchEncoder<'a> {
     pub(super) changes: &'a [Change],
     pub(super) form: Form,
     pub(super) model: &'a PublishedModel,
+    pub(super) rank: u32,
 }
 
 enum BatchEvent<'a> {
@@ -35,7 +36,7 @@ impl BatchEncoder<'_> {
                 BatchEvent::Cleared => EventFields::begin(self.form, "AllBlocksCleared", 0, &mut out).end(),
             }
         }
-        out.uint(0);
+        out.uint(self.rank.into());
         out.into_bytes()
     }
 
@@ -193,7 +194,7 @@ mod tests {
     #[track_caller]
     fn check(form: Form, changes: &[Change], expected: &str) {
         let model = PublishedModel { block_tokens: 4, adapters: vec!["sql-lora".to_owned()] };
-        let bytes = BatchEncoder { unix_seconds: 1.5, changes, form, model: &model }.encode();
+        let bytes = BatchEncoder { unix_seconds: 1.5, changes, form, model: &model, rank: 0 }.encode();
         let hex: String = bytes.iter().map(|it| format!("{it:02x}")).collect();
         assert_eq!(hex, expected);
     }
@@ -262,7 +263,8 @@ mod tests {
         let model = PublishedModel { block_tokens: 4, adapters: Vec::new() };
         let texts = |form| {
             let changes = [Change::Stored(kept.clone()), removed.clone()];
-            let bytes = BatchEncoder { unix_seconds: 1.5, changes: &changes, form, model: &model }.encode();
+            let bytes =
+                BatchEncoder { unix_seconds: 1.5, changes: &changes, form, model: &model, rank: 0 }.encode();
             ["STORAGE", "locality", "REMOTE", "GPU"]
                 .map(|text| bytes.windows(text.len()).filter(|it| *it == text.as_bytes()).count())
         };

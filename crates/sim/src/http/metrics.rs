@@ -9,6 +9,11 @@ use crate::engine::EngineStats;
 use crate::engine::transfer::TransferCounters;
 use crate::histogram::Histogram;
 
+/// The data-parallel rank, by which series are told apart.
+fn rank(state: &HostState) -> u32 {
+    state.publisher.as_ref().map_or(0, |it| it.rank())
+}
+
 pub(super) fn render(state: &HostState) -> String {
     let stats = state.driver.stats();
     let (first_token, inter_token) = state.driver.histograms();
@@ -17,7 +22,7 @@ pub(super) fn render(state: &HostState) -> String {
     let model = escape(&state.config.model);
     let mut page = MetricsText {
         text: String::with_capacity(8192),
-        labels: format!(r#"engine="0",model_name="{model}""#),
+        labels: format!(r#"engine="{}",model_name="{model}""#, rank(state)),
     };
     page.gauge(
         "num_requests_running",
@@ -213,9 +218,10 @@ impl MetricsText {
         let profile = &state.config.engine.profile;
         let _ = writeln!(
             self.text,
-            r#"vllm:cache_config_info{{block_size="{}",cache_dtype="auto",enable_prefix_caching="{}",engine="0",gpu_memory_utilization="0.92",num_cpu_blocks="None",num_gpu_blocks="{}",num_gpu_blocks_override="None",prefix_caching_hash_algo="sha256"}} 1.0"#,
+            r#"vllm:cache_config_info{{block_size="{}",cache_dtype="auto",enable_prefix_caching="{}",engine="{}",gpu_memory_utilization="0.92",num_cpu_blocks="None",num_gpu_blocks="{}",num_gpu_blocks_override="None",prefix_caching_hash_algo="sha256"}} 1.0"#,
             profile.block_tokens,
             if state.config.caches_prefixes() { "True" } else { "False" },
+            rank(state),
             profile.kv_blocks
         );
     }

@@ -233,7 +233,7 @@ fn event_sources(state: &HostState) -> Value {
     if let Some(endpoint) = told {
         source["endpoint"] = endpoint.into();
     }
-    json!({"0": source})
+    json!({publisher.rank().to_string(): source})
 }
 
 fn run_command(
