@@ -1,8 +1,11 @@
 //! Asks an engine for the tokens of a prompt, in vLLM's format.
 
+use std::borrow::Cow;
+
 use crate::engine::EngineKind;
 use crate::json::ids::leading_ids;
-use crate::openai::{Part, Request};
+use crate::json::{Cursor, Raw};
+use crate::openai::{Part, Request, Template};
 
 /// The path to request.
 pub const TOKENIZE: &str = "/tokenize";
@@ -53,8 +56,8 @@ pub fn question(request: &Request<'_>) -> Option<String> {
         if let Some(tools) = request.prompt.raw(Part::Tools) {
             add("tools", tools);
         }
-        if let Some(kwargs) = template.kwargs {
-            add("chat_template_kwargs", kwargs);
+        if let Some(kwargs) = template_kwargs(template, request.prompt.raw(Part::Documents)) {
+            add("chat_template_kwargs", &kwargs);
         }
     } else {
         // A list of prompts is a batch, and token ids need no tokenizing.
@@ -63,6 +66,42 @@ pub fn question(request: &Request<'_>) -> Option<String> {
     }
     question.push('}');
     Some(question)
+}
+
+/// What the template gets besides messages and tools. `/tokenize` knows no documents and no reasoning effort: a chat request
+/// has them as fields, which vLLM turns into variables of the template as here.
+fn template_kwargs<'a>(template: &Template<'a>, documents: Option<&str>) -> Option<Cow<'a, str>> {
+    let effort = template.reasoning_effort;
+    if documents.is_none() && effort.is_none() {
+        return template.kwargs.map(Cow::Borrowed);
+    }
+    let own = template.kwargs.unwrap_or("{}");
+    let (mut members, mut says_thinking) = (0, false);
+    let visit = |key: Cow<'_, str>, _: Raw<'_>| {
+        members += 1;
+        says_thinking |= key == "enable_thinking";
+    };
+    Cursor::new(own).members(visit).ok()?;
+    // Of a name that comes twice, the last value counts.
+    let mut kwargs = own.strip_suffix('}')?.to_owned();
+    let mut add = |key: &str, value: &str| {
+        kwargs.push_str(if members > 0 { ",\"" } else { "\"" });
+        kwargs.push_str(key);
+        kwargs.push_str("\":");
+        kwargs.push_str(value);
+        members += 1;
+    };
+    if let Some(documents) = documents {
+        add("documents", documents);
+    }
+    if let Some(effort) = effort {
+        add("reasoning_effort", effort);
+        if !says_thinking {
+            add("enable_thinking", if effort == "\"none\"" { "false" } else { "true" });
+        }
+    }
+    kwargs.push('}');
+    Some(Cow::Owned(kwargs))
 }
 
 /// The tokens in an engine's answer: an object with nothing nested in it but lists.
@@ -102,6 +141,31 @@ mod tests {
             r#"{"model":"m","prompt":"a\"b"}"#,
             Some(r#"{"model":"m","prompt":"a\"b"}"#),
         );
+    }
+
+    #[test]
+    fn what_a_chat_gives_the_template_beside_its_messages_is_asked_for_too() {
+        let chat = |fields: &str| format!(r#"{{"model":"m","messages":[{{}}],{fields}}}"#);
+        let asked =
+            |kwargs: &str| format!(r#"{{"model":"m","messages":[{{}}],"chat_template_kwargs":{kwargs}}}"#);
+        for (fields, kwargs) in [
+            (r#""reasoning_effort":"low""#, r#"{"reasoning_effort":"low","enable_thinking":true}"#),
+            (r#""reasoning_effort":"none""#, r#"{"reasoning_effort":"none","enable_thinking":false}"#),
+            (
+                r#""reasoning_effort":"low","chat_template_kwargs":{ "enable_thinking":false }"#,
+                r#"{ "enable_thinking":false ,"reasoning_effort":"low"}"#,
+            ),
+            (
+                r#""documents":[{"text":"t"}],"chat_template_kwargs":{ }"#,
+                r#"{ "documents":[{"text":"t"}]}"#,
+            ),
+            (r#""documents":null,"reasoning_effort":null,"chat_template_kwargs":{"a":1}"#, r#"{"a":1}"#),
+        ] {
+            check(Route::Chat, &chat(fields), Some(&asked(kwargs)));
+        }
+        // An object is expected there.
+        let odd = chat(r#""reasoning_effort":"low","chat_template_kwargs":[1]"#);
+        check(Route::Chat, &odd, Some(r#"{"model":"m","messages":[{}]}"#));
     }
 
     #[test]
