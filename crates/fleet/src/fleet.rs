@@ -276,7 +276,22 @@ impl Fleet {
 
     /// The model of this name, if any worker lists it.
     pub fn model(&self, name: &str) -> Option<ModelId> {
+        self.listed(name).or_else(|| self.adapter_after_its_model(name))
+    }
+
+    fn listed(&self, name: &str) -> Option<ModelId> {
         self.names.get(name).copied().filter(|&it| self.is_listed(it))
+    }
+
+    /// The adapter in `model:adapter`, as SGLang's clients name it. Either part may have colons, but not both: a name may be
+    /// as long as a body.
+    fn adapter_after_its_model(&self, name: &str) -> Option<ModelId> {
+        let parts = [name.rsplit_once(':'), name.split_once(':')];
+        parts.into_iter().flatten().find_map(|(model, adapter)| {
+            let (model, adapter) = (self.listed(model)?, self.listed(adapter)?);
+            let is_its_own = self.is_adapter(adapter) && !self.is_adapter(model);
+            (is_its_own && self.base(adapter) == self.base(model)).then_some(adapter)
+        })
     }
 
     pub fn model_names(&self) -> impl Iterator<Item = &str> {

@@ -206,6 +206,24 @@ fn aliases_and_adapters_stand_for_the_model_under_them() {
 }
 
 #[test]
+fn an_adapter_may_follow_its_model_and_a_colon() {
+    let mut fleet = ready(2);
+    let adapter = |name| Card { name, parent: Some("s3://llama:8b") };
+    let both = [&cards(&["s3://llama:8b", "llama"])[..], &[adapter("sql"), adapter("v2:sql")]].concat();
+    fleet.learn_models(WorkerId(0), &both);
+    fleet.learn_models(WorkerId(1), &cards(&["qwen"]));
+    for adapter in ["sql", "v2:sql"] {
+        let known = fleet.model(adapter);
+        assert!(known.is_some());
+        assert_eq!(fleet.model(&format!("llama:{adapter}")), known, "{adapter}");
+    }
+    assert_eq!(fleet.model("s3://llama:8b:sql"), fleet.model("sql"));
+    for name in ["llama:gone", "gone:sql", "qwen:sql", "llama:llama", "sql:llama", ":sql", "llama:", ":"] {
+        assert_eq!(fleet.model(name), None, "{name}");
+    }
+}
+
+#[test]
 fn requests_of_others_count_once_two_reports_agree() {
     let mut fleet = ready(1);
     let load = |running| EngineLoad { running: Some(running), ..EngineLoad::default() };
