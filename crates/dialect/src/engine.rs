@@ -23,7 +23,7 @@ use memchr::memmem;
 pub use about::{About, about, is_below};
 pub use advice::Need;
 pub use salt::salt_field;
-pub use tokenize::{TOKENIZE, answer, question};
+pub use tokenize::{TOKENIZE, answer, identity, question};
 
 use crate::{exposition, models};
 

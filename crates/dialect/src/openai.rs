@@ -91,6 +91,8 @@ pub struct Template<'a> {
     pub add_special_tokens: Option<bool>,
     /// `reasoning_effort`, as JSON.
     pub reasoning_effort: Option<&'a str>,
+    /// `tool_choice`, as JSON.
+    pub tool_choice: Option<&'a str>,
 }
 
 /// Reads the body of a request.

@@ -1,4 +1,4 @@
-//! Asks an engine for the tokens of a prompt, in vLLM's format.
+//! Asks an engine for the tokens of a prompt. vLLM and SGLang have the same path, but differ in the fields that they read.
 
 use std::borrow::Cow;
 
@@ -16,56 +16,96 @@ const MEDIA: [&str; 6] =
     ["image_url", "input_image", "input_audio", "audio_url", "video_url", "image_embeds"];
 
 impl EngineKind {
-    /// Whether the engine renders and tokenizes messages on request. SGLang and llama.cpp accept only text.
+    /// Whether the engine renders and tokenizes messages on request. SGLang does since 0.5.12, llama.cpp accepts only text.
     pub const fn tokenizes_chats(self) -> bool {
-        matches!(self, EngineKind::Vllm)
+        matches!(self, EngineKind::Vllm | EngineKind::Sglang)
     }
 }
 
 /// The request body for this prompt; none if the answer could not be the prompt's tokens.
-pub fn question(request: &Request<'_>) -> Option<String> {
-    let template = &request.template;
-    if template.is_own {
-        return None;
+pub fn question(kind: EngineKind, request: &Request<'_>) -> Option<String> {
+    let mut question = Question::new(request)?;
+    match kind {
+        EngineKind::Sglang => question.add_as_sglang(request),
+        _ => question.add_as_vllm(request),
     }
-    let model = serde_json::to_string(request.model.as_deref()?).ok()?;
-    let mut question = String::with_capacity(request.prompt.bytes() + model.len() + 256);
-    question.push_str("{\"model\":");
-    question.push_str(&model);
-    let mut add = |key: &str, value: &str| {
-        question.push_str(",\"");
-        question.push_str(key);
-        question.push_str("\":");
-        question.push_str(value);
-    };
-    let switches = [
-        ("add_generation_prompt", template.add_generation_prompt),
-        ("continue_final_message", template.continue_final_message),
-        ("add_special_tokens", template.add_special_tokens),
-    ];
-    for (key, value) in switches {
-        if let Some(value) = value {
-            add(key, if value { "true" } else { "false" });
-        }
-    }
-    if let Some(messages) = request.prompt.raw(Part::Messages) {
-        if MEDIA.iter().any(|it| memchr::memmem::find(messages.as_bytes(), it.as_bytes()).is_some()) {
+    Some(question.end())
+}
+
+/// All that decides the tokens of this prompt, whichever engine is asked: equal texts have equal tokens.
+pub fn identity(request: &Request<'_>) -> Option<String> {
+    let mut identity = Question::new(request)?;
+    identity.add_as_vllm(request);
+    identity.add_json("tool_choice", request.template.tool_choice);
+    Some(identity.end())
+}
+
+/// A JSON object that is being written.
+struct Question(String);
+
+impl Question {
+    /// The model and the prompt.
+    fn new(request: &Request<'_>) -> Option<Question> {
+        if request.template.is_own {
             return None;
         }
-        add("messages", messages);
-        if let Some(tools) = request.prompt.raw(Part::Tools) {
-            add("tools", tools);
+        let model = serde_json::to_string(request.model.as_deref()?).ok()?;
+        let mut question = Question(String::with_capacity(request.prompt.bytes() + model.len() + 256));
+        question.0.push_str("{\"model\":");
+        question.0.push_str(&model);
+        if let Some(messages) = request.prompt.raw(Part::Messages) {
+            if MEDIA.iter().any(|it| memchr::memmem::find(messages.as_bytes(), it.as_bytes()).is_some()) {
+                return None;
+            }
+            question.add_json("messages", Some(messages));
+            question.add_json("tools", request.prompt.raw(Part::Tools));
+        } else {
+            // A list of prompts is a batch, and token ids need no tokenizing.
+            let prompt = request.prompt.raw(Part::Prompt).filter(|it| it.starts_with('"'))?;
+            question.add_json("prompt", Some(prompt));
         }
-        if let Some(kwargs) = template_kwargs(template, request.prompt.raw(Part::Documents)) {
-            add("chat_template_kwargs", &kwargs);
-        }
-    } else {
-        // A list of prompts is a batch, and token ids need no tokenizing.
-        let prompt = request.prompt.raw(Part::Prompt).filter(|it| it.starts_with('"'))?;
-        add("prompt", prompt);
+        Some(question)
     }
-    question.push('}');
-    Some(question)
+
+    fn add_as_vllm(&mut self, request: &Request<'_>) {
+        let template = &request.template;
+        self.add_switch("add_generation_prompt", template.add_generation_prompt);
+        self.add_switch("continue_final_message", template.continue_final_message);
+        self.add_switch("add_special_tokens", template.add_special_tokens);
+        if request.prompt.raw(Part::Messages).is_some() {
+            let kwargs = template_kwargs(template, request.prompt.raw(Part::Documents));
+            self.add_json("chat_template_kwargs", kwargs.as_deref());
+        }
+    }
+
+    /// With `add_generation_prompt` it would render the messages in another way than for a chat, whose requests have no such
+    /// field.
+    fn add_as_sglang(&mut self, request: &Request<'_>) {
+        if request.prompt.raw(Part::Messages).is_some() {
+            let template = &request.template;
+            self.add_json("tool_choice", template.tool_choice);
+            self.add_json("reasoning_effort", template.reasoning_effort);
+            self.add_switch("continue_final_message", template.continue_final_message);
+            self.add_json("chat_template_kwargs", template.kwargs);
+        }
+    }
+
+    fn add_switch(&mut self, key: &str, value: Option<bool>) {
+        self.add_json(key, value.map(|it| if it { "true" } else { "false" }));
+    }
+
+    fn add_json(&mut self, key: &str, value: Option<&str>) {
+        let Some(value) = value else { return };
+        self.0.push_str(",\"");
+        self.0.push_str(key);
+        self.0.push_str("\":");
+        self.0.push_str(value);
+    }
+
+    fn end(mut self) -> String {
+        self.0.push('}');
+        self.0
+    }
 }
 
 /// What the template gets besides messages and tools. `/tokenize` knows no documents and no reasoning effort: a chat request
@@ -123,7 +163,7 @@ mod tests {
     #[track_caller]
     fn check(route: Route, body: &str, expected: Option<&str>) {
         let request = openai::parse(route, body.as_bytes()).unwrap();
-        assert_eq!(question(&request).as_deref(), expected);
+        assert_eq!(question(EngineKind::Vllm, &request).as_deref(), expected);
     }
 
     #[test]
@@ -133,7 +173,7 @@ mod tests {
             r#"{"model":"m","messages":[ {"role":"user","content":"hi"} ],"tools":[],"stream":true,
                 "chat_template_kwargs":{"enable_thinking":false},"add_generation_prompt":false}"#,
             Some(
-                r#"{"model":"m","add_generation_prompt":false,"messages":[ {"role":"user","content":"hi"} ],"tools":[],"chat_template_kwargs":{"enable_thinking":false}}"#,
+                r#"{"model":"m","messages":[ {"role":"user","content":"hi"} ],"tools":[],"add_generation_prompt":false,"chat_template_kwargs":{"enable_thinking":false}}"#,
             ),
         );
         check(
@@ -155,10 +195,7 @@ mod tests {
                 r#""reasoning_effort":"low","chat_template_kwargs":{ "enable_thinking":false }"#,
                 r#"{ "enable_thinking":false ,"reasoning_effort":"low"}"#,
             ),
-            (
-                r#""documents":[{"text":"t"}],"chat_template_kwargs":{ }"#,
-                r#"{ "documents":[{"text":"t"}]}"#,
-            ),
+            (r#""documents":[{"text":"t"}],"chat_template_kwargs":{ }"#, r#"{ "documents":[{"text":"t"}]}"#),
             (r#""documents":null,"reasoning_effort":null,"chat_template_kwargs":{"a":1}"#, r#"{"a":1}"#),
         ] {
             check(Route::Chat, &chat(fields), Some(&asked(kwargs)));
@@ -166,6 +203,39 @@ mod tests {
         // An object is expected there.
         let odd = chat(r#""reasoning_effort":"low","chat_template_kwargs":[1]"#);
         check(Route::Chat, &odd, Some(r#"{"model":"m","messages":[{}]}"#));
+    }
+
+    #[test]
+    fn sglang_gets_the_fields_of_its_own_chats() {
+        let chat = r#"{"model":"m","messages":[{}],"tools":[{}],"tool_choice":"none","reasoning_effort":"low",
+            "chat_template_kwargs":{"a":1},"continue_final_message":true,"add_generation_prompt":false,
+            "add_special_tokens":true,"documents":[{}]}"#;
+        let request = openai::parse(Route::Chat, chat.as_bytes()).unwrap();
+        let asked = r#"{"model":"m","messages":[{}],"tools":[{}],"tool_choice":"none","reasoning_effort":"low","continue_final_message":true,"chat_template_kwargs":{"a":1}}"#;
+        assert_eq!(question(EngineKind::Sglang, &request).as_deref(), Some(asked));
+        let text = br#"{"model":"m","prompt":"p","add_special_tokens":false}"#;
+        let request = openai::parse(Route::Completions, text).unwrap();
+        let asked = r#"{"model":"m","prompt":"p"}"#;
+        assert_eq!(question(EngineKind::Sglang, &request).as_deref(), Some(asked));
+    }
+
+    #[test]
+    fn prompts_that_any_engine_would_tokenize_differently_have_two_identities() {
+        let of = |fields: &str| {
+            let chat = format!(r#"{{"model":"m","messages":[{{}}]{fields}}}"#);
+            identity(&openai::parse(Route::Chat, chat.as_bytes()).unwrap()).unwrap()
+        };
+        let fields = [
+            "",
+            r#","tool_choice":"none""#,
+            r#","tools":[{}]"#,
+            r#","reasoning_effort":"low""#,
+            r#","documents":[{}]"#,
+            r#","continue_final_message":true"#,
+        ];
+        let identities: std::collections::HashSet<String> = fields.into_iter().map(of).collect();
+        assert_eq!(identities.len(), fields.len());
+        assert_eq!(of(r#","stream":true,"max_tokens":5"#), of(""));
     }
 
     #[test]

@@ -46,9 +46,10 @@ enum BodyField {
     ContinueFinalMessage,
     AddSpecialTokens,
     ReasoningEffort,
+    ToolChoice,
 }
 
-const FIELDS: [(&str, BodyField); 28] = [
+const FIELDS: [(&str, BodyField); 29] = [
     ("model", BodyField::Model),
     ("stream", BodyField::Stream),
     ("stream_options", BodyField::StreamOptions),
@@ -77,6 +78,7 @@ const FIELDS: [(&str, BodyField); 28] = [
     ("continue_final_message", BodyField::ContinueFinalMessage),
     ("add_special_tokens", BodyField::AddSpecialTokens),
     ("reasoning_effort", BodyField::ReasoningEffort),
+    ("tool_choice", BodyField::ToolChoice),
 ];
 
 #[derive(Default)]
@@ -190,6 +192,7 @@ impl<'a> BodyFields<'a> {
             continue_final_message: switch(self.value(BodyField::ContinueFinalMessage)),
             add_special_tokens: switch(self.value(BodyField::AddSpecialTokens)),
             reasoning_effort: self.value(BodyField::ReasoningEffort).map(|it| it.text),
+            tool_choice: self.value(BodyField::ToolChoice).map(|it| it.text),
         }
     }
 

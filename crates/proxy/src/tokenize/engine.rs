@@ -11,7 +11,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use maitre_base::hash::{self, NumberMap};
 use maitre_base::{Instant, WorkerId};
-use maitre_dialect::engine;
+use maitre_dialect::engine::{self, EngineKind};
 use maitre_dialect::openai;
 use maitre_dispatch::PromptChain;
 use maitre_fleet::HealthState;
@@ -95,9 +95,9 @@ impl EngineTokenizers {
         if limit.is_zero() {
             return None;
         }
-        let question = engine::question(parsed)?;
+        let identity = engine::identity(parsed)?;
         let model = hash::bytes(1, plan.model.as_bytes());
-        let key = hash::pair(hash::bytes(self.seed, question.as_bytes()), plan_key(plan));
+        let key = hash::pair(hash::bytes(self.seed, identity.as_bytes()), plan_key(plan));
         let now = brain.now();
         {
             let mut memory = self.memory.lock();
@@ -109,7 +109,10 @@ impl EngineTokenizers {
             }
         }
         let tokens = match self.choose(brain, parsed.model.as_deref()) {
-            Chosen::Worker(link) => timeout(limit, ask(upstreams, &link, question)).await.ok().flatten(),
+            Chosen::Worker(link, kind) => {
+                let question = engine::question(kind, parsed)?;
+                timeout(limit, ask(upstreams, &link, question)).await.ok().flatten()
+            }
             // That is no failure: no pause follows.
             Chosen::NotYet => return None,
             Chosen::None => None,
@@ -147,7 +150,7 @@ impl EngineTokenizers {
         let mut chosen = Chosen::None;
         for link in after.iter().chain(before).filter_map(|it| brain.link(*it)) {
             match link.kind() {
-                Some(kind) if kind.tokenizes_chats() => return Chosen::Worker(link),
+                Some(kind) if kind.tokenizes_chats() => return Chosen::Worker(link, kind),
                 Some(_) => {}
                 None => chosen = Chosen::NotYet,
             }
@@ -162,7 +165,7 @@ fn plan_key(plan: &HashPlan) -> u64 {
 }
 
 enum Chosen {
-    Worker(Arc<Link>),
+    Worker(Arc<Link>, EngineKind),
     /// The engines of some workers are not detected yet.
     NotYet,
     None,

@@ -14,6 +14,7 @@ use maitre_proxy::RouterSettings;
 use maitre_sim::events::disturbance::Disturbance;
 use maitre_sim::events::{self, Form, ReplayShape};
 use maitre_sim::http::Host;
+use maitre_sim::http::brand::Brand;
 use maitre_sim::profile::{INSTANT, Profile};
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -219,6 +220,30 @@ async fn the_ports_can_be_configured() {
     let router = maitre_proxy::Router::start(settings).await.unwrap();
     within(router.until_all_ready()).await;
     Fixture { router, engines: vec![engine] }.until_all_is_known().await;
+}
+
+#[tokio::test]
+async fn an_sglang_is_asked_for_the_tokens_of_chats() {
+    let config = maitre_sim::http::HostConfig { brand: Brand::Sglang, ..publisher(|_| {}) };
+    let engine = Host::bind(ANYWHERE, config).await.unwrap();
+    let addrs = engine.events().unwrap();
+    let (events, replay) = (addrs.stream.port(), addrs.replay.unwrap().port());
+    let mut settings = by_delay();
+    let text = format!("http://{}?events={events}&replay={replay}", engine.addr());
+    settings.workers = vec![text.parse().unwrap()];
+    let router = within(maitre_proxy::Router::start(settings)).await.unwrap();
+    within(router.until_all_ready()).await;
+    let fixture = Fixture { router, engines: vec![engine] };
+    fixture.until_all_is_known().await;
+    let mut client = fixture.client().await;
+    for number in 0..5 {
+        let answer = client.post("/v1/chat/completions", prompt(number % 2, number)).await;
+        let (believed, found) = believed_and_found(&answer);
+        assert_eq!((believed, found > 0), (found, number > 1), "request {number}");
+        fixture.until_all_is_known().await;
+    }
+    let page = fixture.router.metrics();
+    assert_eq!(metric(&page, "maitre_prompts_read_total{model=\"maitre-sim\",level=\"engine\"}"), 5.0);
 }
 
 /// vLLM's ranks may have an address each, or each host one for its own. They are numbered over all of them.
