@@ -3,7 +3,7 @@
 //! Each brand has different flags, and only this crate knows brands; a brand without such flags gets general
 //! advice.
 
-use crate::engine::EngineKind;
+use crate::engine::{EngineKind, is_below};
 
 /// What the operator wants from an engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,9 +66,13 @@ impl EngineKind {
         matches!(self, EngineKind::Vllm | EngineKind::Sglang)
     }
 
-    /// Whether its events name the adapter of a block.
-    pub const fn names_adapters(self) -> bool {
-        matches!(self, EngineKind::Vllm)
+    /// Whether the events of this version name the adapter of a block.
+    pub fn names_adapters(self, version: Option<&str>) -> bool {
+        match self {
+            EngineKind::Vllm => true,
+            EngineKind::Sglang => version.is_some_and(|it| is_below(it, "0.5.22") == Some(false)),
+            EngineKind::TensorRt | EngineKind::LlamaCpp | EngineKind::Generic => false,
+        }
     }
 
     /// The first version whose events can be distinguished by position; `None` if all can.

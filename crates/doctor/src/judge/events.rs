@@ -163,7 +163,7 @@ fn usable(worker: &Worker, find: &mut impl FnMut(Code, String, String)) {
     }
     let has_adapters =
         matches!(&worker.listed, Listed::Models(it) if it.iter().any(|it| it.parent.is_some()));
-    if has_adapters && !worker.kind.names_adapters() {
+    if has_adapters && !worker.kind.names_adapters(version) {
         find(
             Code::AdaptersAlias,
             "serves adapters, but its events do not name them: an adapter's blocks look like the base model's"

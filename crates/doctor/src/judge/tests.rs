@@ -416,7 +416,8 @@ fn findings_on_events_depend_on_the_brand() {
     check(sglang("0.5.18", vec![model("llama")]), &[]);
     check(sglang("0.5.5", vec![model("llama")]), &[(Code::EventsUnusable, Some(0))]);
     let adapter = Model { parent: Some("llama".to_owned()), ..model("sql") };
-    check(sglang("0.5.18", vec![model("llama"), adapter]), &[(Code::AdaptersAlias, Some(0))]);
+    check(sglang("0.5.18", vec![model("llama"), adapter.clone()]), &[(Code::AdaptersAlias, Some(0))]);
+    check(sglang("0.5.22", vec![model("llama"), adapter]), &[]);
 }
 
 #[test]
