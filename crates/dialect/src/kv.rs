@@ -60,6 +60,8 @@ pub struct Groups {
     /// One bit for each group whose kind is known.
     known: u64,
     full: u64,
+    /// Whether any kind was declared.
+    declares: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -134,24 +136,35 @@ const GROUPS_MAX: u64 = 64;
 impl Groups {
     /// Records the kind that an engine declares for a group.
     fn declare(&mut self, group: u64, kind: &[u8]) {
+        self.declares = true;
         let is_full = match kind {
             b"full_attention" | b"mla_attention" | b"sink_full_attention" => true,
             b"unknown" => return,
             _ => false,
         };
+        self.note(group, is_full);
+    }
+
+    /// Records that a group of no declared kind leaves blocks out of its events. Full attention leaves out none.
+    fn leaves_out(&mut self, group: u64) {
+        self.note(group, false);
+    }
+
+    fn note(&mut self, group: u64, is_full: bool) {
         if group < GROUPS_MAX {
             self.known |= 1 << group;
             self.full = self.full & !(1 << group) | u64::from(is_full) << group;
         }
     }
 
-    /// Whether blocks of this group form a prefix. Engines that do not declare kinds have one group, the
-    /// first.
+    /// Whether blocks of this group form a prefix. vLLM 0.20 and 0.21 number groups in the order of their first layers, but
+    /// declare no kinds: then all count, as in earlier versions, which do not number them. A block is known until every
+    /// group has removed it.
     fn is_full(&self, group: u64) -> bool {
         if group < GROUPS_MAX && self.known >> group & 1 == 1 {
             self.full >> group & 1 == 1
         } else {
-            group == 0
+            group == 0 || !self.declares
         }
     }
 }

@@ -196,8 +196,10 @@ impl<'a> Draft<'a> {
         groups: &mut Groups,
         batch: &mut EventBatch,
     ) -> Result<(), Malformed> {
-        if let (Some(group), Some(kind)) = (self.group, self.kind) {
-            groups.declare(group, kind);
+        match (self.group, self.kind) {
+            (Some(group), Some(kind)) => groups.declare(group, kind),
+            (Some(group), None) if self.leaves_out(batch) => groups.leaves_out(group),
+            _ => {}
         }
         let Some(tier) = self.counted(groups, batch) else { return Ok(()) };
         if let Some(extra_keys) = self.extra_keys {
@@ -223,6 +225,12 @@ impl<'a> Draft<'a> {
             tier,
         }));
         Ok(())
+    }
+
+    /// Whether it names fewer blocks than it has tokens for.
+    fn leaves_out(&self, batch: &EventBatch) -> bool {
+        let (names, tokens) = (batch.names.len() - self.names_start, batch.tokens.len() - self.tokens_start);
+        (tokens as u64) > (names as u64).saturating_mul(self.block_tokens.into())
     }
 
     pub(super) fn finish_removed(self, groups: &Groups, batch: &mut EventBatch) {

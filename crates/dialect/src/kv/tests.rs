@@ -332,10 +332,37 @@ fn only_blocks_that_form_a_prefix_count() {
         check_skipped(of(kind), groups);
     }
     check_skipped(vec![stored(&[("kv_cache_spec_kind", text("mamba"))])], groups);
-    check_skipped(vec![stored(&[("group_idx", Int(1))])], groups);
-    check_skipped(vec![stored(&[("group_idx", Int(1_000_000))])], groups);
     check_stored(&[("group_idx", Int(0))], TWO);
     check_stored(&[("group_idx", Int(0)), ("kv_cache_spec_kind", text("unknown"))], TWO);
+}
+
+/// vLLM 0.20 and 0.21 number groups, in the order of their first layers, and declare no kinds: gpt-oss has its window first.
+#[test]
+fn groups_of_engines_that_declare_no_kinds_all_count_unless_they_leave_blocks_out() {
+    for group in [0, 1, 1_000_000] {
+        check_stored(&[("group_idx", Int(group))], TWO);
+    }
+    let (mut groups, mut batch) = (Groups::default(), EventBatch::default());
+    let removes = |groups: &mut Groups, group| {
+        let mut batch = EventBatch::default();
+        decode(&payload(vec![removed(Int(group))]), groups, &mut batch).unwrap();
+        batch.events().count() == 1
+    };
+    assert!(removes(&mut groups, 1));
+    // Two blocks of which only one is named: whose tokens it has cannot be known.
+    let masked = stored(&[("group_idx", Int(1)), ("block_hashes", ints(&[1]))]);
+    decode(&payload(vec![masked, stored(&[("group_idx", Int(0))])]), &mut groups, &mut batch).unwrap();
+    assert_eq!(batch.events().collect::<Vec<_>>(), [KvEvent::Stored(TWO)]);
+    assert_eq!(batch.skipped().groups, 1);
+    assert_eq!([0, 1].map(|it| removes(&mut groups, it)), [true, false]);
+    // Once an engine declares kinds, groups without one are not full attention, but the first.
+    decode(
+        &payload(vec![stored(&[("group_idx", Int(3)), ("kv_cache_spec_kind", text("mamba"))])]),
+        &mut groups,
+        &mut batch,
+    )
+    .unwrap();
+    assert_eq!([0, 2].map(|it| removes(&mut groups, it)), [true, false]);
 }
 
 #[test]
