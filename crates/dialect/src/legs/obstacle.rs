@@ -3,6 +3,9 @@
 //! What the forward pass over the prompt yields (its log probabilities, its echo) exists only on the prefill worker. And
 //! engines hand over one prompt for one answer: of a batch vLLM's answer names the blocks of the first prompt, and several
 //! answers would read blocks that the first reader has released.
+//!
+//! vLLM parses a tool call that the client demands, and the one token of a prefill worker is not a whole call: 0.32 refuses such
+//! a message with status 400, earlier releases such a chat with 400 or 500.
 
 use maitre_base::HandoffStyle;
 
@@ -41,9 +44,24 @@ fn obstacle_at((style, route): (HandoffStyle, Route), key: &str, value: Raw<'_>)
         "prompt" => ("prompt", moves_blocks && style != HandoffStyle::Sglang && batch(value).is_some()),
         // The engine demands more tokens than the thinking may take, unless it sees a prefill leg by its parameters.
         "thinking" => ("thinking", !moves_blocks && route == Route::Messages && is_enabled(value)),
+        "tool_choice" => ("tool_choice", is_vllm(style) && demands_call(route, value)),
         _ => return None,
     };
     stands.then_some(name)
+}
+
+const fn is_vllm(style: HandoffStyle) -> bool {
+    !matches!(style, HandoffStyle::Sglang | HandoffStyle::TensorRt)
+}
+
+/// Whether the answer must be a call of any tool, or of a certain one.
+fn demands_call(route: Route, choice: Raw<'_>) -> bool {
+    if route != Route::Messages {
+        return choice.text == "\"required\"" || choice.shape() == Shape::Object;
+    }
+    let mut demands = false;
+    choice.members(|key, value| demands |= key == "type" && matches!(value.text, "\"any\"" | "\"tool\""));
+    demands
 }
 
 fn is_several(value: Raw<'_>) -> bool {

@@ -321,3 +321,23 @@ fn what_only_one_worker_can_serve_is_named() {
     check_obstacle(HandoffStyle::Sglang, Route::Generate, r#"{"sampling_params":{"n":1}}"#, None);
     assert!(obstacle(HandoffStyle::Store, Route::Chat, b"[]").is_err());
 }
+
+#[test]
+fn a_call_that_the_client_demands_is_not_parsed_of_one_token() {
+    let named = r#"{"tool_choice":{"type":"function","function":{"name":"f"}}}"#;
+    let required = r#"{"tool_choice":"required"}"#;
+    for style in HandoffStyle::ALL {
+        let is_vllm = !matches!(style, HandoffStyle::Sglang | HandoffStyle::TensorRt);
+        let expected = Some("tool_choice").filter(|_| is_vllm);
+        for body in [named, required] {
+            check_obstacle(style, Route::Chat, body, expected);
+        }
+        for body in [r#"{"tool_choice":{"type":"tool","name":"f"}}"#, r#"{"tool_choice":{"type":"any"}}"#] {
+            check_obstacle(style, Route::Messages, body, expected);
+        }
+        for body in [r#"{"tool_choice":"auto"}"#, r#"{"tool_choice":"none"}"#, r#"{"tool_choice":null}"#] {
+            check_obstacle(style, Route::Chat, body, None);
+        }
+        check_obstacle(style, Route::Messages, r#"{"tool_choice":{"type":"auto"}}"#, None);
+    }
+}
