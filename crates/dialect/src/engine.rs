@@ -5,6 +5,7 @@
 
 mod about;
 mod advice;
+mod detokenize;
 mod llamacpp;
 mod priority;
 mod ranks;
@@ -22,6 +23,7 @@ use memchr::memmem;
 
 pub use about::{About, about, is_below};
 pub use advice::Need;
+pub use detokenize::{DETOKENIZE, ends_within_character, text_question};
 pub use salt::salt_field;
 pub use tokenize::{TOKENIZE, answer, identity, question};
 

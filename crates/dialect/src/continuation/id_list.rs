@@ -41,6 +41,21 @@ impl IdList {
         self.count = mark.count;
     }
 
+    /// The last ids, in their order, as JSON writes them.
+    pub(super) fn last(&self, count: usize) -> Vec<&str> {
+        let mut last: Vec<&str> = self.text.rsplit(',').take(count).map(str::trim_ascii).collect();
+        last.reverse();
+        last
+    }
+
+    /// Forgets the last id, of several.
+    pub(super) fn pop(&mut self) {
+        if let Some(end) = self.text.rfind(',') {
+            self.text.truncate(end);
+            self.count -= 1;
+        }
+    }
+
     /// Adds the ids of an array. Returns false if it has others than whole numbers, or there are too many.
     #[must_use]
     pub(super) fn extend(&mut self, array: Raw<'_>) -> bool {

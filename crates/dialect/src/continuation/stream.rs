@@ -26,6 +26,9 @@ const EVENT_BYTES_MAX: usize = ID_BYTES_MAX + (64 << 10);
 /// The most that waits for text. Chosen: hundreds of events, where a character has four tokens at most.
 const HELD_BYTES_MAX: usize = 64 << 10;
 
+/// Tokens that are looked at for a character that is not complete. It has three at most, and decoding wants some before them.
+const END_TOKENS: usize = 8;
+
 /// A stream whose tokens are kept, so that another worker can go on with it.
 #[derive(Clone, Debug)]
 pub struct ContinuableStream {
@@ -523,6 +526,29 @@ impl ContinuableStream {
             self.source = Source::Rest { after: tokens, is_confirmed: tokens == 0 };
         }
         Break::Rest { tokens }
+    }
+
+    /// The ids before the break, if the client may lack the last character that they are of: only the end of them. An event of
+    /// several tokens has the text of whole characters, and the ids of them all. SGLang also gives the space out of a token that
+    /// is a space and half a character.
+    pub fn doubtful_end(&self, kind: EngineKind) -> Option<Vec<&str>> {
+        let tokens = usize::try_from(self.transcript.tokens()).unwrap_or(usize::MAX);
+        let is_doubtful = self.transcript.last_event() > 1 || kind == EngineKind::Sglang;
+        (tokens > 1 && is_doubtful).then(|| self.transcript.ids.last(tokens.min(END_TOKENS)))
+    }
+
+    /// The last tokens have no text yet, and are to be generated again. Returns false if they cannot be: the client has the ids,
+    /// or there is nothing before them.
+    #[must_use]
+    pub fn take_back(&mut self, tokens: usize) -> bool {
+        if self.terms.wants_ids || tokens as u64 >= self.transcript.tokens() {
+            return tokens == 0;
+        }
+        (0..tokens).for_each(|_| self.transcript.take_back());
+        if let Source::Rest { after, .. } = &mut self.source {
+            *after = self.transcript.tokens();
+        }
+        true
     }
 
     /// The request for the rest, to an engine of this kind, made of the body of the first one (a chat's, for messages).

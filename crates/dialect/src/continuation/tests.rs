@@ -345,3 +345,66 @@ fn ordinary_events_of_a_long_stream_are_kept_like_all_others() {
     let Break::Rest { tokens } = stream.break_off() else { panic!("not continued") };
     assert_eq!(tokens as usize, ids(&whole[..30].concat()).len());
 }
+
+/// A chat with these events of one or more tokens, broken off.
+fn broken_off(body: &str, events: &[(&str, &str)]) -> ContinuableStream {
+    let mut stream = stream(body);
+    let mut text = r#"data: {"id":"c","created":1,"model":"m","prompt_token_ids":[1,2],"choices":[{"index":0,"delta":{"role":"assistant","content":""}}]}
+
+"#.to_owned();
+    for (content, ids) in events {
+        text += &format!(
+            "data: {{\"id\":\"c\",\"created\":1,\"model\":\"m\",\"choices\":[{{\"index\":0,\"delta\":{{\"content\":\"{content}\"}},\"token_ids\":[{ids}]}}]}}\n\n"
+        );
+    }
+    fed(&mut stream, &text);
+    assert!(matches!(stream.break_off(), Break::Rest { .. }));
+    stream
+}
+
+#[test]
+fn an_event_of_several_tokens_may_end_within_a_character() {
+    let doubtful = |events: &[(&str, &str)], kind| {
+        let stream = broken_off(BODY, events);
+        stream.doubtful_end(kind).map(|it| it.join(","))
+    };
+    let several = [("Hello", "10"), ("Hi", "11,12")];
+    assert_eq!(doubtful(&several, EngineKind::Vllm).as_deref(), Some("10,11,12"));
+    assert_eq!(doubtful(&several[..1], EngineKind::Vllm), None);
+    // Half a character waited for the other half.
+    assert_eq!(doubtful(&[("Hi", "10,11"), ("a", "12")], EngineKind::Vllm), None);
+    assert_eq!(doubtful(&[("Hi", "10"), (" ", "11")], EngineKind::Sglang).as_deref(), Some("10,11"));
+    let long: Vec<(&str, &str)> = vec![("a", "5,6"); 9];
+    assert_eq!(doubtful(&long, EngineKind::Vllm).as_deref(), Some("5,6,5,6,5,6,5,6"));
+}
+
+#[test]
+fn tokens_that_are_taken_back_are_generated_again() {
+    let mut stream = broken_off(BODY, &[("Hello", "10"), ("Hi", "11,12,13")]);
+    assert!(stream.take_back(2));
+    let request: Value =
+        serde_json::from_slice(&stream.request(EngineKind::Vllm, BODY.as_bytes()).unwrap()).unwrap();
+    assert_eq!(request["kv_transfer_params"]["prompt_token_ids"], json!([1, 2, 10, 11]));
+    assert_eq!(request["max_tokens"], 46);
+    let rest = r#"data: {"id":"d","created":2,"model":"m","prompt_token_ids":[1,2,10,11],"choices":[{"index":0,"delta":{"role":"assistant","content":""}}]}
+
+data: {"id":"d","created":2,"model":"m","choices":[{"index":0,"delta":{"content":"!"},"token_ids":[12,14],"finish_reason":"stop"}]}
+
+data: {"id":"d","created":2,"model":"m","choices":[],"usage":{"prompt_tokens":4,"total_tokens":6,"completion_tokens":2}}
+
+data: [DONE]
+
+"#;
+    let given = fed(&mut stream, rest);
+    assert_eq!(content(&given), "!");
+    let usage = events(&given).into_iter().find_map(|it| it.get("usage").cloned()).unwrap();
+    assert_eq!(usage, json!({"prompt_tokens": 2, "total_tokens": 6, "completion_tokens": 4}));
+}
+
+#[test]
+fn tokens_that_the_client_has_by_their_ids_are_not_taken_back() {
+    let body = BODY.replacen('{', r#"{"return_token_ids":true,"#, 1);
+    assert!(!broken_off(&body, &[("Hi", "11,12")]).take_back(1));
+    assert!(!broken_off(BODY, &[("Hi", "11,12")]).take_back(2), "nothing would be left");
+    assert!(broken_off(&body, &[("Hi", "11,12")]).take_back(0));
+}

@@ -19,6 +19,8 @@ pub(super) struct Transcript {
     pub(super) prompt_tokens: Option<u64>,
     /// How far the client has them.
     delivered: IdMark,
+    /// How many of them came with the last event that had any.
+    last_event: u64,
     /// Tokens of the answer, of all events. Counted also where ids are not kept.
     pub(super) answer_tokens: u64,
     pub(super) is_finished: bool,
@@ -49,7 +51,23 @@ impl Transcript {
 
     /// Everything up to here is at the client.
     pub(super) fn deliver(&mut self) {
+        let before = self.delivered.count;
         self.delivered = self.ids.mark();
+        if self.delivered.count > before {
+            self.last_event = self.delivered.count - before;
+        }
+    }
+
+    /// How many ids came with the last event that the client has.
+    pub(super) fn last_event(&self) -> u64 {
+        self.last_event
+    }
+
+    /// The next worker generates the last delivered token again.
+    pub(super) fn take_back(&mut self) {
+        self.ids.pop();
+        self.delivered = self.ids.mark();
+        self.answer_tokens = self.tokens();
     }
 
     /// Forgets what the client does not have.

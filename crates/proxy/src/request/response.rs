@@ -8,6 +8,7 @@
 
 mod continuation;
 mod hand_over;
+mod whole_character;
 
 use std::pin::Pin;
 use std::sync::Arc;

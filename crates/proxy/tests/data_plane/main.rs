@@ -15,6 +15,7 @@ mod desync;
 mod events;
 mod failure;
 mod fixture;
+mod half_characters;
 mod hedge;
 mod hostile_publisher;
 mod in_flight;

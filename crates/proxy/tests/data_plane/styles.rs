@@ -16,9 +16,9 @@ use crate::fixture::{ANYWHERE, Client, TestResponse, metric, settings, within};
 
 /// A request as a worker got it.
 #[derive(Clone, Debug)]
-struct Seen {
-    head: String,
-    body: Value,
+pub(crate) struct Seen {
+    pub(crate) head: String,
+    pub(crate) body: Value,
 }
 
 impl Seen {
@@ -29,20 +29,20 @@ impl Seen {
 }
 
 /// A worker that answers every POST with what a function makes of its body, and GETs of one path with a text.
-struct Scripted {
-    addr: SocketAddr,
-    seen: Arc<Mutex<Vec<Seen>>>,
+pub(crate) struct Scripted {
+    pub(crate) addr: SocketAddr,
+    pub(crate) seen: Arc<Mutex<Vec<Seen>>>,
     _task: JoinSet<()>,
 }
 
 #[derive(Clone, Copy)]
-struct Script {
-    reply: fn(&Value) -> (u16, String),
-    query: &'static str,
+pub(crate) struct Script {
+    pub(crate) reply: fn(&Value) -> (u16, String),
+    pub(crate) query: &'static str,
 }
 
 impl Scripted {
-    async fn start(script: Script) -> Scripted {
+    pub(crate) async fn start(script: Script) -> Scripted {
         let listener = TcpListener::bind(ANYWHERE).await.unwrap();
         let (addr, seen) = (listener.local_addr().unwrap(), Arc::<Mutex<Vec<Seen>>>::default());
         let (mut task, shared) = (JoinSet::new(), seen.clone());

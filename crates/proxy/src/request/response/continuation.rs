@@ -10,6 +10,7 @@ use std::task::{Context, Poll};
 use bytes::{Bytes, BytesMut};
 use http::header::{HeaderMap, HeaderValue};
 use maitre_dialect::continuation::{Break, ContinuableStream, Flow, Obstacle, serves};
+use maitre_dialect::engine::EngineKind;
 use maitre_dispatch::{Event, Failure, Placement, Refusal};
 use maitre_fleet::Evidence;
 use maitre_net::wake_gate::Gated;
@@ -20,6 +21,7 @@ use super::super::coverage::Coverage;
 use super::super::exchange::{Outbound, StartedResponse, interrupted, is_stream, send};
 use super::super::guard::RequestGuard;
 use super::super::place::{BodyRewrite, Leg, LegForm, Placed};
+use super::whole_character::end_at_character;
 use super::{Next, ResponseStream};
 use crate::headers;
 use crate::lane::Lane;
@@ -67,11 +69,10 @@ fn hand_over_signal(link: &Link) -> HandOverSignal {
 }
 
 /// The rest of a stream, to be sent to another worker.
-#[derive(Clone, Copy)]
 pub(super) struct RestOf<'a> {
     pub(super) arrived: &'a Arrived,
     pub(super) rewrite: &'a BodyRewrite,
-    pub(super) stream: &'a ContinuableStream,
+    pub(super) stream: &'a mut ContinuableStream,
 }
 
 /// A stream on its way to another worker.
@@ -232,7 +233,7 @@ pub(super) fn go_on(mut stream: Box<ResponseStream>, outcome: RequestOutcome, to
     Box::pin(async move {
         let ResponseStream { guard, continuation, .. } = &mut *stream;
         let started = match continuation {
-            Some(continuation) => resume(guard, &continuation.request, tokens).await,
+            Some(continuation) => resume(guard, &mut continuation.request, tokens).await,
             None => Err(None),
         };
         let continuations = &stream.guard.lane.state.metrics.continuations;
@@ -290,15 +291,15 @@ pub(super) fn send_plain(mut stream: Box<ResponseStream>) -> Continuing {
 /// The response of the worker that goes on; or why no worker does, if the brain said so.
 async fn resume(
     guard: &mut RequestGuard,
-    request: &CoveredRequest,
+    request: &mut CoveredRequest,
     tokens: u64,
 ) -> Result<Box<StartedResponse>, Option<Refusal>> {
     let CoveredRequest { arrived, rewrite, stream } = request;
-    let rest = RestOf { arrived: arrived.as_deref().ok_or(None)?, rewrite, stream };
+    let mut rest = RestOf { arrived: arrived.as_deref().ok_or(None)?, rewrite, stream };
     let mut decision = guard.interrupted(tokens);
     loop {
         let placement = guard.decided(decision).await.map_err(Some)?;
-        match attempt(&guard.lane, rest, placement).await {
+        match attempt(&guard.lane, &mut rest, placement).await {
             Ok(started) => return Ok(started),
             Err(failure) => decision = guard.attempt_failed(failure),
         }
@@ -308,23 +309,26 @@ async fn resume(
 /// One attempt to go on. It ends early if the worker becomes unhealthy.
 pub(super) async fn attempt(
     lane: &Lane,
-    RestOf { arrived, rewrite, stream }: RestOf<'_>,
+    rest: &mut RestOf<'_>,
     placement: Placement,
 ) -> Result<Box<StartedResponse>, Failure> {
+    let RestOf { arrived, rewrite, ref mut stream } = *rest;
     let brain = &lane.state.brain;
     let link = brain.link(placement.worker).ok_or(Failure::Refused)?;
     let route = arrived.route().ok_or(Failure::Busy)?;
-    let takes_ids = |it| serves(it, route) && !link.has_replied(route, TokenIdReply::Refused);
-    if !link.expected_kind().is_some_and(takes_ids) {
-        // Healthy, and of no use here.
-        return Err(Failure::Busy);
-    }
+    let takes_ids = |it: &EngineKind| serves(*it, route) && !link.has_replied(route, TokenIdReply::Refused);
+    // Healthy, and of no use here.
+    let kind = link.expected_kind().filter(takes_ids).ok_or(Failure::Busy)?;
     let outs = link.outs();
     let _waiting = link.wait();
-    let outbound = Outbound { arrived, rewrite, leg: Leg::Rest(stream) };
+    let sent = async {
+        end_at_character(&lane.upstreams, arrived, (&link, kind), stream).await?;
+        let outbound = Outbound { arrived, rewrite, leg: Leg::Rest(stream) };
+        send(&lane.upstreams, outbound, link.clone(), placement).await
+    };
     let started = tokio::select! {
         biased;
-        started = send(&lane.upstreams, outbound, link.clone(), placement) => started?,
+        started = sent => started?,
         _ = interrupted(brain, &link, None, outs) => return Err(Failure::Abandoned),
     };
     let status = started.head.status;

@@ -68,7 +68,8 @@ async fn leave(
     let mut rest = request.stream.clone();
     let Break::Rest { tokens } = rest.break_off() else { return None };
     let second = SecondAttempt::ask(guard, SecondCause::HandOver { delivered: Tokens(tokens) })?;
-    let rest_of = RestOf { arrived: request.arrived.as_deref()?, rewrite: &request.rewrite, stream: &rest };
-    let started = attempt(&guard.lane, rest_of, second.placement).await.ok()?;
+    let arrived = request.arrived.as_deref()?;
+    let mut rest_of = RestOf { arrived, rewrite: &request.rewrite, stream: &mut rest };
+    let started = attempt(&guard.lane, &mut rest_of, second.placement).await.ok()?;
     Some((started, rest, second))
 }
