@@ -4,8 +4,13 @@
 //! engines hand over one prompt for one answer: of a batch vLLM's answer names the blocks of the first prompt, and several
 //! answers would read blocks that the first reader has released.
 //!
+//! Parameters serve one request, once. vLLM calls tools of its own for `/v1/responses`, and sends itself the same parameters
+//! again with what they answer.
+//!
 //! vLLM parses a tool call that the client demands, and the one token of a prefill worker is not a whole call: 0.32 refuses such
 //! a message with status 400, earlier releases such a chat with 400 or 500.
+
+use std::ops::ControlFlow;
 
 use maitre_base::HandoffStyle;
 
@@ -44,6 +49,7 @@ fn obstacle_at((style, route): (HandoffStyle, Route), key: &str, value: Raw<'_>)
         "prompt" => ("prompt", moves_blocks && style != HandoffStyle::Sglang && batch(value).is_some()),
         // The engine demands more tokens than the thinking may take, unless it sees a prefill leg by its parameters.
         "thinking" => ("thinking", !moves_blocks && route == Route::Messages && is_enabled(value)),
+        "tools" => ("tools", moves_blocks && route == Route::Responses && calls_tools_itself(value)),
         "tool_choice" => ("tool_choice", is_vllm(style) && demands_call(route, value)),
         _ => return None,
     };
@@ -52,6 +58,22 @@ fn obstacle_at((style, route): (HandoffStyle, Route), key: &str, value: Raw<'_>)
 
 const fn is_vllm(style: HandoffStyle) -> bool {
     !matches!(style, HandoffStyle::Sglang | HandoffStyle::TensorRt)
+}
+
+/// Whether some tool is the engine's own. vLLM 0.32 calls it and asks itself again, with the parameters that have served once.
+fn calls_tools_itself(tools: Raw<'_>) -> bool {
+    let walked = tools.records(
+        |is_clients: &mut bool, key, value| {
+            if key == "type" {
+                *is_clients = matches!(value.text, "\"function\"" | "\"custom\"");
+            }
+        },
+        |_, is_clients| match is_clients {
+            true => ControlFlow::Continue(()),
+            false => ControlFlow::Break(()),
+        },
+    );
+    walked.is_break()
 }
 
 /// Whether the answer must be a call of any tool, or of a certain one.

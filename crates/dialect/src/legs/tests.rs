@@ -341,3 +341,21 @@ fn a_call_that_the_client_demands_is_not_parsed_of_one_token() {
         check_obstacle(style, Route::Messages, r#"{"tool_choice":{"type":"auto"}}"#, None);
     }
 }
+
+#[test]
+fn an_engine_that_calls_tools_itself_would_use_its_parameters_again() {
+    let function = r#"{"type":"function","name":"f","parameters":{"type":"object"}}"#;
+    for own in ["mcp", "web_search_preview", "code_interpreter"] {
+        let body = format!(r#"{{"tools":[{function},{{"type":"{own}"}}]}}"#);
+        for style in HandoffStyle::ALL {
+            let expected = Some("tools").filter(|_| style != HandoffStyle::Store);
+            check_obstacle(style, Route::Responses, &body, expected);
+        }
+    }
+    for body in
+        [format!(r#"{{"tools":[{function}]}}"#), r#"{"tools":[]}"#.to_owned(), r#"{"tools":null}"#.to_owned()]
+    {
+        check_obstacle(HandoffStyle::NixlPull, Route::Responses, &body, None);
+    }
+    check_obstacle(HandoffStyle::NixlPull, Route::Chat, r#"{"tools":[{"type":"mcp"}]}"#, None);
+}
