@@ -13,7 +13,7 @@ pub enum Obstacle {
     Guided,
     /// Log probabilities are counted from the beginning of an answer.
     Logprobs,
-    /// What the prompt itself yields: its echo, its log probabilities.
+    /// What the prompt itself yields: its echo, its log probabilities, its hidden states.
     Prompt,
     /// Penalties count the tokens of the answer, and would take those delivered for the prompt.
     Penalties,

@@ -154,8 +154,14 @@ fn obstacle_at(key: &str, value: Raw<'_>) -> Option<Obstacle> {
         "logprobs" => (Obstacle::Logprobs, !matches!(value.text, "null" | "false")),
         "prompt_logprobs" => (Obstacle::Prompt, is_given),
         "echo" => (Obstacle::Prompt, value.text == "true"),
+        // SGLang's, of each token that the engine has computed.
+        "return_hidden_states" | "return_routed_experts" => {
+            (Obstacle::Prompt, !matches!(value.text, "null" | "false"))
+        }
         "presence_penalty" | "frequency_penalty" => (Obstacle::Penalties, is_given && !is_number(value, 0.0)),
         "repetition_penalty" => (Obstacle::Penalties, is_given && !is_number(value, 1.0)),
+        // Ends an answer whose own tokens repeat themselves.
+        "repetition_detection" => (Obstacle::Penalties, is_given),
         // Processors of the operator's own may count tokens in any way.
         "bad_words" | "logits_processors" | "custom_logit_processor" | "custom_params" | "vllm_xargs" => {
             (Obstacle::Penalties, !value.is_empty())
@@ -167,9 +173,11 @@ fn obstacle_at(key: &str, value: Raw<'_>) -> Option<Obstacle> {
         "thinking_token_budget" => (Obstacle::Reasoning, is_given),
         "messages" => (Obstacle::Media, has_media(value)),
         "prompt_embeds" | "input_embeds" => (Obstacle::Media, !value.is_empty()),
-        "kv_transfer_params" | "input_ids" | "bootstrap_room" | "truncate_prompt_tokens" => {
-            (Obstacle::Steering, is_given)
-        }
+        "kv_transfer_params"
+        | "input_ids"
+        | "bootstrap_room"
+        | "session_params"
+        | "truncate_prompt_tokens" => (Obstacle::Steering, is_given),
         _ => return None,
     };
     stands.then_some(obstacle)
