@@ -155,6 +155,11 @@ impl<'a> StreamChunk<'a> {
         }
     }
 
+    /// Whether the engine has given the answer up, because it shuts down or was told to.
+    pub(super) fn is_aborted(&self) -> bool {
+        self.finish_reason.is_some_and(|it| it.text == "\"abort\"")
+    }
+
     /// Whether it only announces the answer: the role, and nothing else.
     pub(super) fn is_announcement(&self) -> bool {
         self.choices > 0 && !self.has_text && !self.is_finished && self.ids.is_none_or(Raw::is_empty)

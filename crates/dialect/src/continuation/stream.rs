@@ -229,6 +229,7 @@ impl ContinuableStream {
             // Of a rest only what is understood is passed on: the client takes it for the first worker's.
             StreamEvent::Unknown if self.source != Source::First => return self.refuse(),
             StreamEvent::Failed | StreamEvent::Unknown => return self.pass_unknown(event, out),
+            StreamEvent::Chunk if chunk.is_aborted() && self.obstacle.is_none() => return Flow::Broken,
             StreamEvent::Chunk => match self.source {
                 Source::First => return self.read_first(text, &chunk, out),
                 Source::Rest { after, is_confirmed } => {

@@ -240,6 +240,31 @@ fn an_engine_that_reports_its_failure_has_broken_off() {
     assert_eq!(stream.break_off(), Break::Rest { tokens: 17 });
 }
 
+/// What vLLM 0.32 sends when it is told to shut down: the answer ends as if it were complete, and so does the stream.
+#[test]
+fn an_engine_that_aborts_an_answer_has_broken_off() {
+    let choice =
+        r#"{"index":0,"delta":{"content":""},"finish_reason":"abort","stop_reason":null,"token_ids":[]}"#;
+    let usage = r#"{"choices":[],"usage":{"prompt_tokens":219,"total_tokens":236,"completion_tokens":17}}"#;
+    let aborted =
+        format!("data: {{\"id\":\"c\",\"choices\":[{choice}]}}\n\ndata: {usage}\n\ndata: [DONE]\n\n");
+    let mut stream = stream(BODY);
+    fed(&mut stream, CUT);
+    let mut out = Vec::new();
+    assert_eq!((stream.feed(aborted.as_bytes(), &mut out), out.len()), (Flow::Broken, 0));
+    assert_eq!(stream.break_off(), Break::Rest { tokens: 17 });
+    // Where nobody can go on, the client sees what the engine says.
+    let mut stream = stream_without_ids();
+    let given = fed(&mut stream, &aborted);
+    assert_eq!(given, aborted.replace("\"token_ids\":[]", "\"token_ids\":null"));
+}
+
+fn stream_without_ids() -> ContinuableStream {
+    let mut stream = stream(BODY);
+    stream.give_up(Obstacle::NoMemory);
+    stream
+}
+
 #[test]
 fn a_stream_that_lacks_only_its_end_gets_it() {
     let whole: Vec<&str> = UNBROKEN.split_inclusive("\n\n").collect();

@@ -112,6 +112,7 @@ fn judge_data(route: Route, kind: &[u8], data: &[u8]) -> Option<StreamStart> {
     let is_failure = fields.error.is_some_and(|it| !it.is_empty())
         || fields.object.is_some_and(|it| it.text == "\"error\"")
         || matches!(kind, "error" | "response.failed");
+    let is_failure = is_failure || fields.is_aborted();
     let is_announcement = match route {
         Route::Messages | Route::Responses => fields.announces(kind),
         Route::Generate => fields.is_empty_generation(),
@@ -172,6 +173,30 @@ impl<'a> EventFields<'a> {
             },
         );
         is_empty
+    }
+
+    /// Whether the engine gives the answer up, because it shuts down or was told to.
+    fn is_aborted(&self) -> bool {
+        let mut is_aborted = false;
+        if let Some(choices) = self.choices {
+            let _all = choices.records(
+                |is_one: &mut bool, key, value| {
+                    *is_one |= key == "finish_reason" && value.text == "\"abort\""
+                },
+                |_, is_one| {
+                    is_aborted |= is_one;
+                    ControlFlow::Continue(())
+                },
+            );
+        }
+        if let Some(info) = self.meta_info {
+            info.members(|key, value| {
+                if key == "finish_reason" {
+                    value.members(|key, value| is_aborted |= key == "type" && value.text == "\"abort\"");
+                }
+            });
+        }
+        is_aborted
     }
 
     fn is_empty_generation(&self) -> bool {

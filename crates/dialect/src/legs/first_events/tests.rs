@@ -73,6 +73,20 @@ fn a_chunk_of_openai_commits_with_its_first_token() {
     check_data(Route::Chat, second, Content);
 }
 
+/// vLLM and SGLang end an answer so that they give up, with status 200.
+#[test]
+fn an_answer_that_is_aborted_before_it_begins_has_failed() {
+    let role = r#"{"choices":[{"index":0,"delta":{"role":"assistant","content":""}}]}"#;
+    let aborted = r#"{"choices":[{"index":0,"delta":{"content":""},"finish_reason":"abort"}]}"#;
+    check(Route::Chat, &format!("data: {role}\n\ndata: {aborted}\n\ndata: [DONE]\n\n"), Failed);
+    check_data(Route::Completions, r#"{"choices":[{"index":0,"text":"","finish_reason":"abort"}]}"#, Failed);
+    let generated =
+        r#"{"text":"","output_ids":[],"meta_info":{"finish_reason":{"type":"abort","message":"x"}}}"#;
+    check_data(Route::Generate, generated, Failed);
+    check_data(Route::Generate, &generated.replace("abort", "length"), Content);
+    check_data(Route::Chat, &aborted.replace("abort", "stop"), Content);
+}
+
 #[test]
 fn usage_commits_once_tokens_are_counted() {
     let chunk =
