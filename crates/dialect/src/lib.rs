@@ -8,6 +8,7 @@
 //! does not allocate; `legs` allocates each body that it makes, once. Code that runs per scrape (`engine`,
 //! `exposition`, `models`) is plain and bounded.
 
+pub mod abort;
 pub mod continuation;
 pub mod engine;
 pub mod exposition;

@@ -244,7 +244,8 @@ pub enum Failure {
     Handshake,
     /// The connection broke after the request was sent.
     Broke,
-    /// The worker was ejected before the first byte of the response. It was silent already when the request was sent.
+    /// The worker was ejected before the first byte of the response; it was silent already when the request was sent. Or it gave
+    /// the answer up, because it shuts down.
     Abandoned,
     /// The same, but the worker fell silent only once it had this request and no other, which may be what blocks it.
     Silenced,

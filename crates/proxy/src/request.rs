@@ -18,10 +18,13 @@
 //! Where one worker prefills for another, `handoff` is what both must know, `prefill` sends one leg after the other and
 //! `at_once` both.
 //!
+//! `aborted` tells answers that their worker gave up.
+//!
 //! `within` limits the time of what mostly need not wait.
 //!
 //! `guard` accompanies the request through all of them and does the accounting when it ends, however it ends.
 
+mod aborted;
 mod admit;
 pub(crate) mod arrive;
 mod at_once;

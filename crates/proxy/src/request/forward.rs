@@ -15,6 +15,7 @@ use maitre_dialect::legs::is_concurrent;
 use maitre_dispatch::{Event, Failure, Placement, Refusal, SecondCause};
 use tokio::time::sleep;
 
+use super::aborted::was_aborted;
 use super::arrive::Arrived;
 use super::at_once::Legs;
 use super::exchange::{NoResponse, Outbound, StartedResponse, exchange, interrupted, open};
@@ -41,7 +42,13 @@ pub(super) async fn forward(
     let mut error_response: Option<Box<StartedResponse>> = None;
     loop {
         let decision = match attempt_twice(guard, (arrived, &rewrite), placement).await {
-            Ok(started) => match judge(started.head.status) {
+            Ok(mut started) => match judge(started.head.status) {
+                None if was_aborted(&mut started).await => {
+                    // It shuts down, or was told to.
+                    started.link.probe.notify_one();
+                    error_response = Some(started);
+                    guard.attempt_failed(Failure::Abandoned)
+                }
                 None => return Ok(started),
                 Some(failure) => {
                     started.link.failed(format!("{} {}", arrived.target.path(), started.head.status));

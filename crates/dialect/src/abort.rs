@@ -1,0 +1,35 @@
+//! Answers that an engine gives up, with status 200.
+//!
+//! vLLM and SGLang end the answers that they are writing when they shut down or are told to abort them; vLLM 0.32 also those
+//! of requests that come while it shuts down. No client asks for that: one that left reads no answer.
+
+use memchr::memmem;
+
+/// In chats and completions, of both engines; and in SGLang's own API. They write JSON without spaces. Within a string, a
+/// quote has a backslash before it, so none of these can be text of the answer.
+const ABORTED: [&[u8]; 2] = [br#""finish_reason":"abort""#, br#""finish_reason":{"type":"abort""#];
+
+/// Whether this is, or contains, the end of an answer that its engine gave up.
+pub fn is_aborted(answer: &[u8]) -> bool {
+    ABORTED.iter().any(|it| memmem::find(answer, it).is_some())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_reason_counts_and_not_what_an_answer_says_of_it() {
+        let answer = |content: &str, reason: &str| {
+            let choice = serde_json::json!({"message": {"content": content}, "finish_reason": reason});
+            serde_json::json!({"choices": [choice]}).to_string()
+        };
+        assert!(is_aborted(answer("", "abort").as_bytes()));
+        assert!(!is_aborted(answer(r#"{"finish_reason":"abort"}"#, "stop").as_bytes()));
+        assert!(!is_aborted(answer("abort", "length").as_bytes()));
+        assert!(is_aborted(
+            br#"{"text":"","meta_info":{"finish_reason":{"type":"abort","message":"Abort"}}}"#
+        ));
+        assert!(!is_aborted(br#"{"text":"","meta_info":{"finish_reason":{"type":"stop"}}}"#));
+    }
+}
