@@ -4,6 +4,9 @@
 //! engines hand over one prompt for one answer: of a batch vLLM's answer names the blocks of the first prompt, and several
 //! answers would read blocks that the first reader has released.
 //!
+//! vLLM 0.22 cuts a prompt that is to fit so that the longest answer has room behind it. The prefill leg asks for one token, so
+//! that its prompt is cut elsewhere, and its blocks are those of other tokens.
+//!
 //! Parameters serve one request, once. vLLM calls tools of its own for `/v1/responses`, and sends itself the same parameters
 //! again with what they answer.
 //!
@@ -49,6 +52,10 @@ fn obstacle_at((style, route): (HandoffStyle, Route), key: &str, value: Raw<'_>)
         "prompt" => ("prompt", moves_blocks && style != HandoffStyle::Sglang && batch(value).is_some()),
         // The engine demands more tokens than the thinking may take, unless it sees a prefill leg by its parameters.
         "thinking" => ("thinking", !moves_blocks && route == Route::Messages && is_enabled(value)),
+        "truncate_prompt_tokens" => {
+            ("truncate_prompt_tokens", moves_blocks && is_vllm(style) && value.text.starts_with('-'))
+        }
+        "truncation" => ("truncation", moves_blocks && is_vllm(style) && value.text == "\"auto\""),
         "tools" => ("tools", moves_blocks && route == Route::Responses && calls_tools_itself(value)),
         "tool_choice" => ("tool_choice", is_vllm(style) && demands_call(route, value)),
         _ => return None,

@@ -359,3 +359,17 @@ fn an_engine_that_calls_tools_itself_would_use_its_parameters_again() {
     }
     check_obstacle(HandoffStyle::NixlPull, Route::Chat, r#"{"tools":[{"type":"mcp"}]}"#, None);
 }
+
+#[test]
+fn a_prompt_that_is_cut_to_fit_the_answer_is_cut_otherwise_for_one_token() {
+    for style in HandoffStyle::ALL {
+        let moves_vllms =
+            !matches!(style, HandoffStyle::Sglang | HandoffStyle::TensorRt | HandoffStyle::Store);
+        let expected = |name| Some(name).filter(|_| moves_vllms);
+        let to_fit = r#"{"truncate_prompt_tokens":-1}"#;
+        check_obstacle(style, Route::Chat, to_fit, expected("truncate_prompt_tokens"));
+        check_obstacle(style, Route::Responses, r#"{"truncation":"auto"}"#, expected("truncation"));
+        check_obstacle(style, Route::Completions, r#"{"truncate_prompt_tokens":500}"#, None);
+        check_obstacle(style, Route::Responses, r#"{"truncation":"disabled"}"#, None);
+    }
+}
