@@ -223,7 +223,7 @@ impl<'a> Cursor<'a> {
         loop {
             let key = self.key()?;
             let value = self.value()?;
-            visit(decode(key), value);
+            visit(key.text(), value);
             if self.take(b'}') {
                 return Ok(());
             }
@@ -324,8 +324,8 @@ impl<'a> Cursor<'a> {
         Ok(true)
     }
 
-    /// A member's name, still escaped, and the colon after it.
-    fn key(&mut self) -> Result<&'a str, Fault> {
+    /// A member's name and the colon after it.
+    fn key(&mut self) -> Result<Quoted<'a>, Fault> {
         if self.peek() != Some(b'"') {
             return Err(self.expected("a string as the name of a member"));
         }
@@ -336,15 +336,15 @@ impl<'a> Cursor<'a> {
 
     fn string_value(&mut self) -> Result<(), Fault> {
         let quote = self.offset;
-        let text = self.string()?;
-        if text.len() >= MEDIA_BYTES_MIN && is_media(&self.text[..quote], text) {
-            self.media_bytes += text.len();
+        let Quoted { escaped, .. } = self.string()?;
+        if escaped.len() >= MEDIA_BYTES_MIN && is_media(&self.text[..quote], escaped) {
+            self.media_bytes += escaped.len();
         }
         Ok(())
     }
 
     /// Starts at an opening quote; moves past the closing one.
-    fn string(&mut self) -> Result<&'a str, Fault> {
+    fn string(&mut self) -> Result<Quoted<'a>, Fault> {
         let start = self.offset + 1;
         let has_escapes = match self.known {
             LongestString { start: quote, end: end @ 1.., has_escapes } if quote == self.offset => {
@@ -355,9 +355,9 @@ impl<'a> Cursor<'a> {
         };
         self.longest =
             self.longest.or_longer(LongestString { start: start - 1, end: self.offset, has_escapes });
-        let text = &self.text[start..self.offset];
+        let escaped = &self.text[start..self.offset];
         self.offset += 1;
-        Ok(text)
+        Ok(Quoted { escaped, has_escapes })
     }
 
     /// Moves from an opening quote to the closing one. Returns whether there are escapes between them.
@@ -452,6 +452,21 @@ impl<'a> Cursor<'a> {
 
     fn expected(&self, what: &'static str) -> Fault {
         Fault::Expected { what, offset: self.offset }
+    }
+}
+
+/// The text between two quotes.
+#[derive(Clone, Copy)]
+struct Quoted<'a> {
+    escaped: &'a str,
+    has_escapes: bool,
+}
+
+impl<'a> Quoted<'a> {
+    /// Borrowed unless it contains escapes. That is known from the search for its end: searching each name again took 100
+    /// instructions.
+    fn text(self) -> Cow<'a, str> {
+        if self.has_escapes { decode(self.escaped) } else { Cow::Borrowed(self.escaped) }
     }
 }
 
