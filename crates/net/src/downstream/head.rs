@@ -3,14 +3,14 @@
 use std::mem::MaybeUninit;
 
 use bytes::{Buf, BytesMut};
-use http::header::{EXPECT, HOST, HeaderValue, TRANSFER_ENCODING};
+use http::header::HeaderValue;
 use http::uri::InvalidUri;
 use http::{Method, Request, Uri, Version};
 use httparse::Status;
 
 use super::Exchange;
 use crate::http1::body::BodyReader;
-use crate::http1::head::{self, Span};
+use crate::http1::head::{self, FramingHeaders, Span};
 
 /// Header lines of a request.
 pub const LINES_MAX: usize = 128;
@@ -80,21 +80,22 @@ pub(super) fn parse(
 /// What the head says of the body and the connection.
 fn exchange(request: &Request<()>) -> Result<Exchange, &'static str> {
     let (headers, is_http10) = (request.headers(), request.version() == Version::HTTP_10);
-    if is_http10 && headers.contains_key(TRANSFER_ENCODING) {
+    let found = FramingHeaders::of(headers);
+    if is_http10 && found.encoding.is_some() {
         return Err("a transfer encoding in HTTP/1.0");
     }
     // None is no contradiction, and probes forget it.
-    if headers.get_all(HOST).iter().nth(1).is_some() {
+    if found.hosts > 1 {
         return Err("more than one Host");
     }
-    let body = head::framing(headers, BodyReader::length(0))?;
+    let body = found.framing(BodyReader::length(0))?;
     let expects = |it: &HeaderValue| it.as_bytes().eq_ignore_ascii_case(b"100-continue");
     Ok(Exchange {
         body,
         method: request.method().clone(),
         version: request.version(),
-        awaits_continue: !is_http10 && headers.get(EXPECT).is_some_and(expects),
-        keep_alive: head::keeps_alive(is_http10, headers),
+        awaits_continue: !is_http10 && found.expect.is_some_and(expects),
+        keep_alive: found.keeps_alive(is_http10, headers),
         ..Exchange::default()
     })
 }

@@ -9,7 +9,7 @@ use httparse::{ParserConfig, Status};
 
 use super::UpstreamError;
 use crate::http1::body::BodyReader;
-use crate::http1::head;
+use crate::http1::head::{self, FramingHeaders};
 
 /// Largest head of a worker's response.
 const HEAD_BYTES_MAX: usize = 64 << 10;
@@ -66,18 +66,23 @@ pub(super) fn parse(
         let is_http10 = parsed.version == Some(0);
         let spans = head::spans(buffer, parsed.headers);
         let headers = head::collect(&buffer.split_to(length).freeze(), &spans, ADDED)?;
-        let body = framing(method, status, &headers)?;
-        let keep_alive = head::keeps_alive(is_http10, &headers) && !body.ends_at_close();
+        let found = FramingHeaders::of(&headers);
+        let body = framing(method, status, &found)?;
+        let keep_alive = found.keeps_alive(is_http10, &headers) && !body.ends_at_close();
         return Ok(Some((ResponseHead { status, headers, keep_alive }, body)));
     }
 }
 
 /// How the body of a response is framed.
-fn framing(method: &Method, status: StatusCode, headers: &HeaderMap) -> Result<BodyReader, UpstreamError> {
+fn framing(
+    method: &Method,
+    status: StatusCode,
+    found: &FramingHeaders<'_>,
+) -> Result<BodyReader, UpstreamError> {
     if method == Method::HEAD || status == StatusCode::NO_CONTENT || status == StatusCode::NOT_MODIFIED {
         return Ok(BodyReader::length(0));
     }
-    Ok(head::framing(headers, BodyReader::until_close())?)
+    Ok(found.framing(BodyReader::until_close())?)
 }
 
 #[cfg(test)]
