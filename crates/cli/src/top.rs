@@ -78,7 +78,7 @@ pub fn run(matches: &ArgMatches) -> anyhow::Result<ExitCode> {
     };
     let once = matches.get_flag("once");
     if !once && !io::stdout().is_terminal() {
-        return Ok(not_asked(&"standard output is no terminal; add --once to print the screen as text"));
+        return Ok(not_asked(&"standard output is not a terminal; add --once to print the screen as text"));
     }
     let client = Arc::new(Client::new(&target));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;

@@ -113,7 +113,7 @@ impl FromStr for WorkerSource {
             "dns" => (DNS, dns(rest)),
             "srv" => (SRV, srv(rest)),
             "kubernetes" => (KUBERNETES, kubernetes(rest)),
-            _ => (FORMS, Err("is no source of workers we know".to_owned())),
+            _ => (FORMS, Err("it is not a source of workers".to_owned())),
         };
         read.map_err(|reason| BadSource { text: text.to_owned(), reason, form })
     }
@@ -130,7 +130,7 @@ fn file(path: &str) -> Result<WorkerSource, String> {
 fn dns(text: &str) -> Result<WorkerSource, String> {
     let (place, query) = text.split_once('?').unwrap_or((text, ""));
     let (host, port) = place.rsplit_once(':').ok_or("there is no port")?;
-    let port = port_number(port).ok_or_else(|| format!("{port:?} is no port"))?;
+    let port = port_number(port).ok_or_else(|| format!("{port:?} is not a port"))?;
     let mut family = Family::Either;
     let options = options(query, |key, value| {
         let known = match (key, value) {
@@ -215,7 +215,7 @@ fn dns_name(text: &str) -> Result<String, String> {
     let is_label = |it: &str| (1..=63).contains(&it.len()) && it.bytes().all(is_plain);
     let labels = text.strip_suffix('.').unwrap_or(text);
     let fits = labels.len() <= NAME_BYTES_MAX && labels.split('.').all(is_label);
-    if fits { Ok(text.to_ascii_lowercase()) } else { Err(format!("{text:?} is no name in DNS")) }
+    if fits { Ok(text.to_ascii_lowercase()) } else { Err(format!("{text:?} is not a DNS name")) }
 }
 
 /// A name that Kubernetes allows: it goes into the path of a URL.
@@ -223,7 +223,7 @@ fn object_name(text: &str) -> Result<String, String> {
     let is_plain = |it: u8| it.is_ascii_lowercase() || it.is_ascii_digit() || b"-.".contains(&it);
     let fits = (1..=NAME_BYTES_MAX).contains(&text.len()) && text.bytes().all(is_plain);
     let begins = text.starts_with(|it: char| it.is_ascii_alphanumeric());
-    if fits && begins { Ok(text.to_owned()) } else { Err(format!("{text:?} is no name in Kubernetes")) }
+    if fits && begins { Ok(text.to_owned()) } else { Err(format!("{text:?} is not a Kubernetes name")) }
 }
 
 /// Checks only that the selector exists and is not absurd; the API server judges the rest.
@@ -348,29 +348,29 @@ mod tests {
     #[test]
     fn errors_name_the_accepted_form() {
         check("workers", Err("write file:PATH, dns:HOST:PORT"));
-        check("consul:vllm", Err("no source of workers we know"));
-        check("tier%3Dgpu", Err("no source of workers we know"));
+        check("consul:vllm", Err("it is not a source of workers; write file:PATH"));
+        check("tier%3Dgpu", Err("it is not a source of workers; write file:PATH"));
         check("file:workers", Err("does not begin at the root; write file:/a/path"));
         check("file:", Err("write file:/a/path"));
         check("dns:workers", Err("there is no port; write dns:host:port"));
-        check("dns:workers:0", Err("\"0\" is no port"));
-        check("dns:a..b:80", Err("no name in DNS"));
-        check("dns::80", Err("no name in DNS"));
+        check("dns:workers:0", Err("\"0\" is not a port"));
+        check("dns:a..b:80", Err("is not a DNS name"));
+        check("dns::80", Err("is not a DNS name"));
         check("dns:a:80?family=5", Err("not 4, 6, either or both"));
         check("dns:a:80?event=5", Err("no option is called \"event\""));
         check("dns:a:80?events=x", Err("a port, tcp://host:port or off"));
         check("dns:a:80?role=decode&bootstrap=1", Err("bootstrap has no effect with role=decode"));
         check("srv:a?role=prefill&transfer=nixl-push", Err("needs engine-id=NAME"));
         same("kubernetes:a/b?role=prefill&transfer=nixl-push");
-        check("srv:", Err("no name in DNS"));
-        check("srv:_http._tcp.a:80", Err("no name in DNS"));
+        check("srv:", Err("is not a DNS name"));
+        check("srv:_http._tcp.a:80", Err("is not a DNS name"));
         check("kubernetes:vllm", Err("nor a pool; write kubernetes:namespace/service"));
         check("kubernetes:a/b?pods=c", Err("more than one of"));
         check("kubernetes:a?pool=b&pods=c", Err("more than one of"));
         check("kubernetes:a?pool=b&port=1", Err("its own ports"));
-        check("kubernetes:a?pool=", Err("no name in Kubernetes"));
-        check("kubernetes:a/B", Err("\"B\" is no name in Kubernetes"));
-        check("kubernetes:a/../b", Err("no name in Kubernetes"));
+        check("kubernetes:a?pool=", Err("is not a Kubernetes name"));
+        check("kubernetes:a/B", Err("\"B\" is not a Kubernetes name"));
+        check("kubernetes:a/../b", Err("is not a Kubernetes name"));
         check("kubernetes:a?pods=", Err("every pod"));
         check("kubernetes:a?pods=%2", Err("stray %"));
         check("kubernetes:a/b?port=-", Err("no number or name"));

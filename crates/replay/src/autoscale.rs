@@ -134,7 +134,7 @@ mod tests {
     fn what_cannot_be_scaled_is_refused() {
         for (args, expected) in [
             (&["--autoscale", "maitre", "--workers", "2"][..], ""),
-            (&["--autoscale", "cpu-0.5"], "is no rule of scaling"),
+            (&["--autoscale", "cpu-0.5"], "is not a scaling rule"),
             (&["--set", "scaling.ttft=1s"], "no effect without --autoscale"),
             (&["--start-up", "10s"], "--start-up: no worker is started"),
             (&["--workers-max", "64"], "--workers-max: no worker is started"),

@@ -214,6 +214,6 @@ async fn an_unreachable_router_is_reported_with_the_reason() {
             assert!(!ran.said.contains("wrong-and") && !ran.said.contains("mt-"), "a key: {}", ran.said);
         }
     }
-    maitre(&["top", "--url", &url], &key, "").await.check(2, "no terminal; add --once");
+    maitre(&["top", "--url", &url], &key, "").await.check(2, "not a terminal; add --once");
     maitre(&["top", "--once", "--interval", "5"], &key, "").await.check(2, "has no unit");
 }

@@ -111,7 +111,7 @@ fn set_up(
         name => Some(ServerName::try_from(name.to_owned()).map_err(|_| {
             TlsConfigError::new(
                 key("server_name"),
-                format!("{name:?} is no host name; write it as in \"vllm.internal\""),
+                format!("{name:?} is not a host name; write it as in \"vllm.internal\""),
             )
         })?),
     };

@@ -158,7 +158,7 @@ fn read(text: &str) -> Result<Target, String> {
     let field = FIELDS
         .iter()
         .find(|it| it.has_words(name))
-        .ok_or_else(|| format!("{:?} in {text:?} is no field", name.join(" ")))?;
+        .ok_or_else(|| format!("{:?} in {text:?} is not a field", name.join(" ")))?;
     if field.sign() != sign {
         return Err(format!("{} can only be asked to be {} something", field.name, field.sign()));
     }
@@ -296,10 +296,10 @@ mod tests {
         for (text, part) in [
             ("", "has no limit"),
             ("ttft_p99", "has no limit"),
-            ("ttft<2s", "\"ttft\" in \"ttft<2s\" is no field"),
-            ("e2e_p90<2s", "is no field"),
-            ("ttft_p99_p99<2s", "is no field"),
-            ("fast ttft_p99<2s", "is no field"),
+            ("ttft<2s", "\"ttft\" in \"ttft<2s\" is not a field"),
+            ("e2e_p90<2s", "is not a field"),
+            ("ttft_p99_p99<2s", "is not a field"),
+            ("fast ttft_p99<2s", "is not a field"),
             ("ttft_p99<2", "has no unit; write \"2s\""),
             ("ttft_p99<2 hours", "not counted in \"hours\""),
             ("ttft_p99<=2s", "is not a limit"),

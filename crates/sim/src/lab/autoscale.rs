@@ -56,7 +56,7 @@ impl FromStr for ScaleRule {
     fn from_str(text: &str) -> Result<ScaleRule, String> {
         let wrong = || {
             let known = "maitre, queue-N (waiting requests per worker), requests-N (waiting and running ones), kv-PART";
-            format!("{text:?} is no rule of scaling; write one of {known}, such as queue-5 or kv-0.7")
+            format!("{text:?} is not a scaling rule; write one of {known}, such as queue-5 or kv-0.7")
         };
         if text == "maitre" {
             return Ok(ScaleRule::Desired);

@@ -233,7 +233,7 @@ async fn the_server_name_can_be_set_and_verification_can_be_off() {
     let odd = TlsClientSettings { server_name: "not a name".to_owned(), ..TlsClientSettings::default() };
     let error =
         Router::start(RouterSettings { worker_tls: odd, ..settings() }).await.err().unwrap().to_string();
-    assert!(error.starts_with("worker_tls.server_name: \"not a name\" is no host name"), "{error}");
+    assert!(error.starts_with("worker_tls.server_name: \"not a name\" is not a host name"), "{error}");
 }
 
 #[tokio::test]
