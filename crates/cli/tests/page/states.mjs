@@ -89,6 +89,15 @@ const tests = {
     });
   },
 
+  async a_long_reason_leaves_every_column_in_sight() {
+    await shown({ workers: 5 }, async (page, mock) => {
+      Object.assign(mock.router.workers[1], { state: "ejected", unhealthy: "connect to 10.0.0.7:8000: Connection refused (os error 111)" });
+      await says(page, "tr[data-worker='1']", /Connection refused/);
+      const hidden = await page.$eval("table.workers", (it) => it.scrollWidth - it.parentElement.clientWidth);
+      assert.ok(hidden <= 0, `${hidden} px of the table are out of sight`);
+    });
+  },
+
   async a_router_that_is_not_ready_says_why() {
     await shown({ workers: 0, traffic: false }, async (page) => {
       await says(page, "#ready", /not ready/);
