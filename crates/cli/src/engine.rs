@@ -6,7 +6,7 @@ mod transfer;
 use std::net::{IpAddr, SocketAddr};
 use std::process::ExitCode;
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, anyhow, bail};
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use maitre_base::chunk_reuse::{CHUNK_REUSE_FORM, ChunkReuse};
 use maitre_sim::events;
@@ -135,7 +135,8 @@ impl Ports {
             events: port("events"),
             replay: port("events-replay"),
             side_channel: port("kv-port"),
-            count: u16::try_from(count).with_context(|| format!("--count {count}: there are 65535 ports"))?,
+            count: u16::try_from(count)
+                .map_err(|_| anyhow!("--count {count}: there are only 65535 ports"))?,
         };
         let named = [
             ("--listen", Some(ports.listen)),
@@ -222,6 +223,8 @@ pub(crate) fn parse_speedup(text: &str) -> Result<f64, String> {
 
 #[cfg(test)]
 mod tests {
+    use maitre_sim::http::BindError;
+
     use super::*;
 
     #[track_caller]
@@ -231,7 +234,7 @@ mod tests {
             |ports: Ports| ports.events(1).map(|it| (it.stream.port(), it.replay.map(|it| it.port())));
         match (Ports::new(&matches).map(events), expected) {
             (Ok(actual), Ok(expected)) => assert_eq!(actual, expected, "{flags:?}"),
-            (Err(error), Err(part)) => assert!(error.to_string().contains(part), "{error}"),
+            (Err(error), Err(part)) => assert!(format!("{error:#}").ends_with(part), "{error:#}"),
             (actual, expected) => panic!("{flags:?}: {actual:?}, expected {expected:?}"),
         }
     }
@@ -254,17 +257,24 @@ mod tests {
     }
 
     #[test]
+    fn a_port_in_use_is_reported_once() {
+        let addr = SocketAddr::from(([127, 0, 0, 1], 9001));
+        let error = anyhow::Error::from(BindError { addr, cause: std::io::ErrorKind::AddrInUse.into() });
+        assert_eq!(format!("{error:#}"), "listen on 127.0.0.1:9001: address in use");
+    }
+
+    #[test]
     fn colliding_ports_are_refused_before_any_is_opened() {
         check(
             &["--count", "2", "--events", "9101", "--events-replay", "9102"],
-            Err("overlap those of --events"),
+            Err("overlap those of --events, from 9101 on"),
         );
-        check(&["--count", "2", "--events", "9000"], Err("overlap those of --listen"));
+        check(&["--count", "2", "--events", "9000"], Err("overlap those of --listen, from 9001 on"));
         check(&["--count", "2", "--events", "65535"], Err("exceed 65535"));
-        check(&["--count", "70000"], Err("65535 ports"));
+        check(&["--count", "70000"], Err("there are only 65535 ports"));
         check(
             &["--count", "2", "--kv-transfer", "nixl", "--kv-port", "9002"],
-            Err("overlap those of --listen"),
+            Err("overlap those of --listen, from 9001 on"),
         );
     }
 }

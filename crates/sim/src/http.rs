@@ -116,7 +116,6 @@ impl HostConfig {
 #[error("listen on {addr}: {cause}")]
 pub struct BindError {
     pub addr: SocketAddr,
-    #[source]
     pub cause: std::io::Error,
 }
 
