@@ -34,7 +34,7 @@ use crate::{admin, cluster, recent, server, threads, tls};
 
 #[derive(Debug, thiserror::Error)]
 pub enum NotStarted {
-    #[error("listen on {address}: {error}")]
+    #[error("listen on {address}: {error}{}", advice(error))]
     Listen { address: SocketAddr, error: io::Error },
     #[error("start a thread: {0}")]
     Thread(io::Error),
@@ -262,6 +262,22 @@ pub(crate) fn handles(state: &RouterState) -> Option<peering::Handles> {
     })
 }
 
+/// What to do about an address that cannot be listened on.
+fn advice(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::AddrInUse => {
+            "; stop the process that has this port, or set another one for listen or admin"
+        }
+        io::ErrorKind::AddrNotAvailable => {
+            "; this machine has no such address: set listen and admin to one it has"
+        }
+        io::ErrorKind::PermissionDenied => {
+            "; use a port from 1024 on, or give the process CAP_NET_BIND_SERVICE"
+        }
+        _ => "",
+    }
+}
+
 async fn bind(address: SocketAddr) -> Result<TcpListener, NotStarted> {
     TcpListener::bind(address).await.map_err(|error| NotStarted::Listen { address, error })
 }
@@ -270,5 +286,23 @@ fn thread_count(settings: &RouterSettings) -> usize {
     match settings.threads {
         0 => std::thread::available_parallelism().map_or(1, usize::from),
         count => count,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_port_in_use_is_an_error_with_advice() {
+        let address = SocketAddr::from(([127, 0, 0, 1], 8081));
+        let refused = |kind: io::ErrorKind| NotStarted::Listen { address, error: kind.into() }.to_string();
+        assert_eq!(
+            refused(io::ErrorKind::AddrInUse),
+            "listen on 127.0.0.1:8081: address in use; stop the process that has this port, or set another one for listen \
+             or admin"
+        );
+        assert!(refused(io::ErrorKind::AddrNotAvailable).ends_with("set listen and admin to one it has"));
+        assert_eq!(refused(io::ErrorKind::Other), "listen on 127.0.0.1:8081: other error");
     }
 }
