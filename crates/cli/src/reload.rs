@@ -183,9 +183,9 @@ impl Reloader {
             Ok(reloaded) => {
                 let (added, removed) = (reloaded.workers.added.len(), reloaded.workers.removed.len());
                 let (changed, restart) = (reloaded.changed.join(" "), reloaded.restart.join(" "));
-                info!(why, changed, added, removed, "settings read again");
+                info!(why, changed, added, removed, "settings reloaded");
                 if !restart.is_empty() {
-                    warn!(keys = restart, "changed in the settings; will count at the next start");
+                    warn!(keys = restart, "these changed settings take effect at the next start");
                 }
                 Ok(reloaded)
             }

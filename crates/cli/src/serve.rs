@@ -113,7 +113,10 @@ fn announce(router: &Router, config: &Config, made: Option<&str>, key_file: Opti
     if settings.serves == Serves::Gateways
         && let Some(worker) = settings.workers.iter().find(is_name)
     {
-        warn!(worker = %worker.address, "gateways know workers by IP address and port; this one is given by name");
+        warn!(
+            worker = worker.address.to_string(),
+            "gateways know workers by IP address and port; this one is given by name"
+        );
     }
     let mut out = std::io::stdout().lock();
     match made {

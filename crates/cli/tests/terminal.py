@@ -80,7 +80,7 @@ class HangUp(unittest.TestCase):
         self.addCleanup(router.kill)
         router.until_says("serving")
         os.kill(router.pid, signal.SIGHUP)
-        router.until_says("settings read again")
+        router.until_says("settings reloaded")
 
     def test_nohup_keeps_it(self):
         # As nohup starts it, but for its output.

@@ -493,16 +493,16 @@ impl SharedBrain {
 
     fn worker_changed(&self, change: HealthChange) {
         let Some(link) = self.link(change.worker) else { return };
-        let (worker, from, to) = (&link.url, change.from.name(), change.to.name());
+        let (worker, from, to) = (link.url.as_str(), change.from.name(), change.to.name());
         if change.to.is_out() {
             link.take_out();
         }
         match change.to {
             HealthState::Ejected { .. } | HealthState::Suspect { .. } => {
                 let reason = link.last_failure();
-                warn!(%worker, from, to, "worker unhealthy: {reason}");
+                warn!(worker, from, to, "worker unhealthy: {reason}");
             }
-            _ => info!(%worker, from, to, "worker healthy"),
+            _ => info!(worker, from, to, "worker healthy"),
         }
     }
 }

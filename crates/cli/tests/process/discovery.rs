@@ -51,7 +51,7 @@ async fn a_source_that_fails_after_a_reload_keeps_its_workers() {
     fs::write(&file, "http//nonsense\n").unwrap();
     serve.program.until_says(|it| (it.contains("failing") && it.contains(":1")).then_some(())).await;
     write(2);
-    serve.program.until_says(|it| it.contains("settings read again").then_some(())).await;
+    serve.program.until_says(|it| it.contains("settings reloaded").then_some(())).await;
     serve.program.until_says(|it| (it.contains("failing") && it.contains(":1")).then_some(())).await;
     assert_eq!(serve.client().await.post(CHAT, &chat(2)).await.worker(), engines[0].url);
     fs::remove_dir_all(&folder).unwrap();

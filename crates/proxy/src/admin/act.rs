@@ -177,9 +177,19 @@ pub(super) fn drain(admin: &AdminState, part: &str, drain: Drain) -> Result<Work
     if let Some(link) = router.brain.link(worker) {
         link.hand_over(drain == Drain::HandOver);
     }
-    let hand_over = drain == Drain::HandOver;
-    info!(worker = worker.0, draining, hand_over, "worker drained or resumed by an operator");
+    match drain {
+        Drain::Resume => info!(worker = url(router, worker), "worker resumed by an operator"),
+        Drain::HandOver => {
+            info!(worker = url(router, worker), "worker drained by an operator, its streams handed over")
+        }
+        Drain::Finish => info!(worker = url(router, worker), "worker drained by an operator"),
+    }
     view::worker(router, worker)
+}
+
+/// For the log.
+fn url(router: &RouterState, worker: WorkerId) -> String {
+    router.brain.link(worker).map_or_else(|| worker.0.to_string(), |it| it.url.clone())
 }
 
 pub(super) fn weigh(router: &RouterState, part: &str, body: &[u8]) -> Result<WorkerView, AdminError> {
@@ -189,7 +199,7 @@ pub(super) fn weigh(router: &RouterState, part: &str, body: &[u8]) -> Result<Wor
         return Err(AdminError::Bad(format!("`weight` is {weight}; write a number from 0.01 to 100")));
     }
     router.brain.on(Event::WorkerWeighed { worker, weight });
-    info!(worker = worker.0, weight, "weight set by an operator");
+    info!(worker = url(router, worker), weight, "weight set by an operator");
     view::worker(router, worker)
 }
 
