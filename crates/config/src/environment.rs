@@ -10,7 +10,7 @@ use crate::error::{ConfigError, Origin};
 use crate::knob::{Assignment, RawValue};
 use crate::{SourceValues, near, table};
 
-const PREFIX: &str = "MAITRE_";
+pub(super) const PREFIX: &str = "MAITRE_";
 const CONFIG: &str = "MAITRE_CONFIG";
 /// Variables that other commands read, and that may be set where this one runs.
 pub const BENCH_KEY: &str = "MAITRE_BENCH_KEY";

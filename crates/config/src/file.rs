@@ -136,8 +136,15 @@ impl TreeReader {
                     self.fail(entry.line, &key, what);
                 }
                 (None, value) => {
-                    let names = if matches!(value, Node::Table(_)) { sections() } else { keys() };
-                    let hint = near::hint(&key, &names, &keys_below(section));
+                    let is_table = matches!(value, Node::Table(_));
+                    let names = if is_table { sections() } else { keys() };
+                    // At the top level, those in tables would be a hundred more.
+                    let beside = if is_table || !section.is_empty() {
+                        keys_below(section)
+                    } else {
+                        keys_of_no_table()
+                    };
+                    let hint = near::hint(&key, &names, &beside);
                     self.fail(entry.line, &key, format!("no such key; {hint}"));
                 }
             }
@@ -260,6 +267,10 @@ fn sections() -> Vec<String> {
         }
     }
     names
+}
+
+fn keys_of_no_table() -> Vec<String> {
+    keys().into_iter().filter(|key| !key.contains('.')).collect()
 }
 
 fn keys_below(section: &str) -> Vec<String> {

@@ -149,7 +149,10 @@ pub fn set(config: &mut Config, key: &str, text: &str) -> Result<(), String> {
 
 /// The same for several knobs that need each other, such as classes and the standard class. Call `resolve` after the last.
 pub fn set_unresolved(config: &mut Config, key: &str, text: &str) -> Result<(), String> {
-    let knob = table::all().find(|it| it.key == key).ok_or_else(|| format!("unknown key {key:?}"))?;
+    let knob = table::all().find(|it| it.key == key).ok_or_else(|| {
+        let known: Vec<String> = table::all().map(|it| it.key.to_owned()).collect();
+        format!("no such key; {}", near::hint(key, &known, &[]))
+    })?;
     let (value, origin) = (RawValue::One(text.to_owned()), Origin::Flag(knob.flag()));
     let join = |errors: Vec<ConfigError>| errors.into_iter().map(|it| it.what).collect::<Vec<_>>().join("; ");
     knob.set(config, &Assignment { knob, value, origin }).map_err(join)

@@ -1,20 +1,40 @@
 //! Suggests the known name that is nearest to an unknown one.
 
+use crate::environment::PREFIX;
+
+/// More names than this are not listed. There are 39 top-level tables and 150 keys.
+const NAMES_MAX: usize = 50;
+
 /// The hint after "no such key": the nearest name; if none is near, those beside it, or all names if there are none.
 pub(super) fn hint(wrong: &str, known: &[String], beside: &[String]) -> String {
+    let names = if beside.is_empty() { known } else { beside };
     match nearest(wrong, known) {
         Some(name) => format!("did you mean {name}?"),
-        None => format!("known: {}", if beside.is_empty() { known } else { beside }.join(", ")),
+        None if names.len() > NAMES_MAX => "docs/configuration.md lists all".to_owned(),
+        None => format!("known: {}", names.join(", ")),
     }
 }
 
 /// The nearest name, if it is near enough.
 pub fn nearest<'a>(wrong: &str, known: &'a [String]) -> Option<&'a str> {
-    // At most a third of the letters may differ: beyond that a guess misleads more often than it helps.
-    let edits_max = wrong.chars().count() / 3;
-    let measured = known.iter().map(|name| (edits(wrong, name), name.as_str()));
-    let (count, name) = measured.min_by_key(|it| it.0)?;
-    (count <= edits_max).then_some(name)
+    let section = section(wrong);
+    let near = known.iter().filter_map(|name| {
+        // At most a third of the letters may differ: beyond that a guess misleads more often than it helps. Letters of a
+        // section that both are in tell nothing: `timeouts.foo` is not `timeouts.total`.
+        let own = if name.starts_with(section) { &wrong[section.len()..] } else { wrong };
+        let count = edits(wrong, name);
+        (count <= own.chars().count() / 3).then_some((count, name.as_str()))
+    });
+    near.min_by_key(|it| it.0).map(|it| it.1)
+}
+
+/// What precedes the last part of a key, or the part of a variable's name.
+fn section(name: &str) -> &str {
+    match name.rfind('.') {
+        Some(dot) => &name[..=dot],
+        None if name.starts_with(PREFIX) => PREFIX,
+        None => "",
+    }
 }
 
 /// Letters to add, drop or change to turn one into the other.
@@ -50,6 +70,21 @@ mod tests {
         check("lisetn", "did you mean listen?");
         check("colour", "known: limits.body, limits.headers, listen");
         check("", "known: limits.body, limits.headers, listen");
+    }
+
+    #[test]
+    fn a_common_section_makes_no_name_near() {
+        check("limits.sad", "known: limits.body, limits.headers, listen");
+        let known = ["MAITRE_HEDGE", "MAITRE_KEYS"].map(str::to_owned);
+        assert_eq!(hint("MAITRE_HOME", &known, &[]), "known: MAITRE_HEDGE, MAITRE_KEYS");
+        assert_eq!(hint("MAITRE_KEY", &known, &[]), "did you mean MAITRE_KEYS?");
+    }
+
+    #[test]
+    fn a_long_list_of_names_is_in_the_documentation() {
+        let known: Vec<String> = (0..=NAMES_MAX).map(|it| format!("name-{it}")).collect();
+        assert_eq!(hint("colour", &known, &[]), "docs/configuration.md lists all");
+        assert_eq!(hint("colour", &known, &known[..1]), "known: name-0");
     }
 
     #[test]

@@ -71,6 +71,7 @@ fn a_number_without_its_quotes_is_the_same_text() {
 fn an_unknown_key_lists_the_known_ones() {
     let error = read("m.toml", "colour = 1").unwrap_err().to_string();
     assert!(error.starts_with("m.toml:1: colour: no such key; known: listen, admin, workers"), "{error}");
+    assert!(!error.contains("timeouts."), "the keys of tables are too many: {error}");
 }
 
 #[test]
@@ -129,6 +130,8 @@ fn a_key_is_set_once() {
     check_yaml("threads: 1\n\nthreads: 2", &["m.yaml:3: threads: is set on line 1 already"]);
     check_yaml("log.level: info\nlog:\n  level: info", &["m.yaml:3: log.level: is set on line 1 already"]);
     check_toml("threads = 1\nthreads = 2", &["m.toml:2: is not TOML: duplicate key"]);
+    let unquoted = "m.toml:1: is not TOML: invalid float, expected nothing; quote texts: \"127.0.0.1:8080\"";
+    check_toml("listen = 127.0.0.1:8080", &[unquoted]);
 }
 
 #[test]

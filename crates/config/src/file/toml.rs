@@ -11,7 +11,13 @@ pub(super) fn parse(text: &str) -> Result<Vec<TableNode>, SyntaxError> {
         Ok(table) => Ok(entries(&Lines::of(text), table.get_ref())),
         Err(error) => {
             let line = line_at(text.as_bytes(), error.span().map_or(0, |it| it.start));
-            Err(SyntaxError { line, what: format!("is not TOML: {}", error.message()) })
+            // An address without quotes begins like a number.
+            let hint = if error.message().starts_with("invalid float") {
+                "; quote texts: \"127.0.0.1:8080\""
+            } else {
+                ""
+            };
+            Err(SyntaxError { line, what: format!("is not TOML: {}{hint}", error.message()) })
         }
     }
 }
