@@ -87,6 +87,12 @@ fn odd_ones<'a, T: PartialEq + Clone>(values: &[(&'a Worker, T)]) -> Option<Odd<
     Some(Odd { usual: usual.1.clone(), count: count(&usual.1), others })
 }
 
+/// `1 of 1 worker answers`, `2 of 3 workers answer`.
+fn answering(count: usize, of: usize) -> String {
+    let verb = if of == 1 { "answers" } else { "answer" };
+    format!("{count} of {} {verb}", workers(of))
+}
+
 /// `1 worker`, `3 workers`.
 fn workers(count: usize) -> String {
     if count == 1 { "1 worker".to_owned() } else { format!("{count} workers") }

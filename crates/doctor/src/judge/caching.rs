@@ -35,7 +35,7 @@ pub(super) fn requests(fleet: &Fleet) -> Outcome {
     }
     outcome.said = match asked {
         0 => format!("none sent: {why}"),
-        _ => format!("{answered} of {} answer them", workers(asked)),
+        _ => format!("{} them", super::answering(answered, asked)),
     };
     outcome
 }

@@ -3,14 +3,14 @@
 use maitre_dialect::engine::Need;
 use maitre_net::tls::TlsFailure;
 
-use super::{odd_ones, workers};
+use super::{answering, odd_ones};
 use crate::code::Code;
 use crate::facts::{Fleet, Listed, Reach, Unanswered, Worker};
 use crate::report::{Finding, Outcome};
 
 pub(super) fn reach(fleet: &Fleet) -> Outcome {
     let there = fleet.present().count();
-    let mut outcome = Outcome::said(format!("{there} of {} answer", workers(fleet.workers.len())));
+    let mut outcome = Outcome::said(answering(there, fleet.workers.len()));
     outcome.findings.extend(fleet.workers.iter().filter_map(absence));
     outcome
 }
@@ -24,7 +24,7 @@ fn absence(worker: &Worker) -> Option<Finding> {
             "fix the host in its URL, or use its IP address; check the resolver of this machine",
         ),
         Reach::Not(Unanswered::Refused(why)) => find(
-            format!("connection refused: {why}"),
+            why.clone(),
             "start the engine, with --host 0.0.0.0 if it is on another machine, or fix the port in its URL",
         ),
         Reach::Not(Unanswered::TimedOut(after)) => find(
