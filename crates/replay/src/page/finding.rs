@@ -181,6 +181,11 @@ fn hits(leader: &ReportRow, others: &[&ReportRow], rows: &[&ReportRow]) -> Strin
         Some(it) if it.hit_ratio > own * (1.0 + CLOSE) => {
             sentence += &format!("; {} has a higher one, {:.3}", it.strategy, it.hit_ratio);
         }
+        // The table shows three digits, and marks the higher one there.
+        Some(it) if (it.hit_ratio * 1e3).round() > (own * 1e3).round() => {
+            sentence +=
+                &format!("; the highest, that of {}, is within 2 % of it ({:.3})", it.strategy, it.hit_ratio);
+        }
         Some(_) if own > 0.0 => sentence += "; no other strategy has a higher one",
         _ => {}
     }

@@ -137,6 +137,15 @@ fn measures_where_another_is_better_are_named() {
 }
 
 #[test]
+fn a_slightly_higher_hit_ratio_is_not_denied() {
+    let second = |hit_ratio: f64| [row("a", 1.0, 9.0), ReportRow { hit_ratio, ..row("b", 2.0, 9.0) }];
+    let said = "Its hit ratio is 0.400; the highest, that of b, is within 2 % of it (0.402).";
+    check(&second(0.402), &[said], &["no other strategy"]);
+    // The table shows both as 0.400.
+    check(&second(0.4003), &["no other strategy has a higher one"], &["0.400; the"]);
+}
+
+#[test]
 fn hit_ratios_are_compared_with_the_ideal_cache() {
     let nothing = [
         ReportRow { hit_ratio: 0.0, ..row("a", 1.0, 9.0) },
