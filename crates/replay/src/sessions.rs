@@ -10,6 +10,8 @@ use maitre_sim::profile::Profile;
 use maitre_sim::sessions::SessionTrace;
 use serde_json::{Value, json};
 
+use crate::trace;
+
 /// Tenants of `--sessions`: each is a row of the table.
 const TENANTS_MAX: usize = 16;
 /// Sessions that one tenant has open at once.
@@ -61,7 +63,7 @@ pub fn read(matches: &ArgMatches, source: &str, limit: usize) -> anyhow::Result<
     let Some(open) = matches.try_get_many::<u32>("sessions").ok().flatten() else { return Ok(None) };
     let open: Vec<u32> = open.copied().collect();
     anyhow::ensure!(open.len() <= TENANTS_MAX, "--sessions: at most {TENANTS_MAX} tenants");
-    let file = File::open(source).with_context(|| format!("--trace {source}"))?;
+    let file = trace::open(source)?;
     let whole = SessionTrace::read(file).with_context(|| format!("--trace {source}"))?;
     let tokens_max = matches.get_one::<u64>("session-tokens-max").copied();
     // The bench does not know how much an engine holds.

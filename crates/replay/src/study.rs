@@ -17,7 +17,7 @@ use maitre_sim::lab::{
     self, Autoscale, ChunkKnowledge, Decider, Knowledge, LabConfig, LinkChange, PreparedTrace,
     PullingWorkers, RunObserver, RunOutcome, Script, StoreConfig, Sync, Via, script,
 };
-use maitre_sim::profile::Profile;
+use maitre_sim::profile::{self, Profile};
 use maitre_sim::report::{CacheKnowledge, Targets};
 use maitre_sim::trace::Trace;
 
@@ -494,7 +494,10 @@ fn fleet(text: &str, profile: &str) -> anyhow::Result<Vec<(Profile, Role)>> {
     for part in text.split(',').map(str::trim) {
         let (count, role) = part.split_once('@').map_or((part, ""), |it| (it.0, &part[it.0.len()..]));
         let spec = match count.parse::<u32>() {
-            Ok(count) => format!("{count}x{profile}{role}"),
+            Ok(count) => {
+                profile::file::find(profile).map_err(|it| anyhow::anyhow!("--profile {profile}: {it}"))?;
+                format!("{count}x{profile}{role}")
+            }
             Err(_) => part.to_owned(),
         };
         let group = script::workers(&spec).map_err(|it| anyhow::anyhow!("--workers {part}: {it}"))?;
@@ -619,6 +622,8 @@ mod tests {
             let error = fleet(text, "h200-8b").unwrap_err().to_string();
             assert!(error.contains(expected), "{text}: {error}");
         }
+        let error = fleet("8", "abacus").unwrap_err().to_string();
+        assert!(error.starts_with("--profile abacus: unknown profile"), "{error}");
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::fs::File;
+use std::io::ErrorKind;
 use std::path::Path;
 
 use anyhow::Context as _;
@@ -15,8 +16,19 @@ pub fn load(spec: &str, seed: u64) -> anyhow::Result<Trace> {
         let plan: Plan = spec.parse().with_context(|| format!("--trace {spec}"))?;
         return Ok(plan.generate(seed));
     }
-    let file = File::open(spec).with_context(|| format!("--trace {spec}"))?;
+    let file = open(spec)?;
     Trace::read(file).with_context(|| format!("--trace {spec}"))
+}
+
+/// Opens a trace. The name may be a misspelt workload.
+pub fn open(spec: &str) -> anyhow::Result<File> {
+    File::open(spec).map_err(|error| match error.kind() {
+        ErrorKind::NotFound => {
+            let names: Vec<&str> = WORKLOADS.iter().map(|it| it.name).collect();
+            anyhow::anyhow!("--trace {spec}: there is no such file; workloads are {}", names.join(", "))
+        }
+        _ => anyhow::anyhow!("--trace {spec}: {error}"),
+    })
 }
 
 /// Names tenants as `spec` does, if it is a workload: a trace has only numbers.
@@ -40,6 +52,15 @@ pub fn is_workload(spec: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_missing_file_may_be_a_misspelt_workload() {
+        assert_eq!(
+            load("chatt:rate=2", 1).unwrap_err().to_string(),
+            "--trace chatt:rate=2: there is no such file; workloads are groups, chat, rag, agents, coding, hot, noreuse, \
+             bursts"
+        );
+    }
 
     #[test]
     fn tenants_of_a_workload_keep_their_names() {
