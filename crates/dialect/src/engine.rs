@@ -63,7 +63,7 @@ pub struct Disaggregation {
 
 #[derive(Debug, thiserror::Error)]
 pub enum Unreadable {
-    #[error("read the load of {kind}: none of the {samples} samples is of its own")]
+    #[error("read the load of {kind}: none of the {samples} samples is a metric of {kind}")]
     NoMetrics { kind: &'static str, samples: usize },
     #[error("read what {kind} says of itself: {source}")]
     Json { kind: &'static str, source: serde_json::Error },

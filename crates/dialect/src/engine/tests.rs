@@ -197,11 +197,11 @@ fn a_scrape_of_another_brand_is_an_error() {
     let message = |kind, body: &str| parse_metrics(kind, None, body.as_bytes()).unwrap_err().to_string();
     assert_eq!(
         message(EngineKind::Vllm, "up 1\nsglang:token_usage 1"),
-        "read the load of vllm: none of the 2 samples is of its own"
+        "read the load of vllm: none of the 2 samples is a metric of vllm"
     );
     assert_eq!(
         message(EngineKind::Generic, "up 1"),
-        "read the load of generic: none of the 1 samples is of its own"
+        "read the load of generic: none of the 1 samples is a metric of generic"
     );
     assert!(
         message(EngineKind::Sglang, "{}")

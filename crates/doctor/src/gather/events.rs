@@ -7,6 +7,7 @@ use std::time::Duration;
 use maitre_base::KvEvent;
 use maitre_dialect::engine::{EngineKind, sources};
 use maitre_dialect::kv::{self, EventBatch, Groups};
+use maitre_dialect::legs;
 use maitre_net::worker_url::{EventSource, WorkerUrl, ZmqEndpoint};
 use maitre_proxy::RouterSettings;
 use maitre_proxy::subscribe::replay::{Bound, replay};
@@ -115,6 +116,10 @@ fn is_loopback(host: &str) -> bool {
     host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|it| it.is_loopback())
 }
 
+fn needs_partner(worker: &Worker) -> bool {
+    legs::handoff(legs::usual_style(Some(worker.kind)), worker.role, None).needs_partner
+}
+
 /// Subscribes, sends a new prompt, and reads the events about it; then sends the other requests.
 pub(super) async fn follow(
     sought: Result<Sought, Events>,
@@ -125,6 +130,8 @@ pub(super) async fn follow(
     let asker = requests::model(worker).map(|model| Asker::new(client, worker, model));
     let asker = match (plan.requests, asker) {
         (false, _) => Err("--no-requests"),
+        // SGLang's prefill and decode workers refuse a request that names no room.
+        (true, _) if needs_partner(worker) => Err("SGLang's workers with a role answer in pairs only"),
         (true, None) => Err("no engine lists a model"),
         (true, Some(asker)) => Ok(asker),
     };

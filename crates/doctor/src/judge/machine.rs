@@ -31,7 +31,7 @@ pub(super) fn metrics(fleet: &Fleet) -> Outcome {
                 continue;
             }
             Metered::Missing { path, status } => format!("{path} answers {status}"),
-            Metered::Foreign(why) => format!("its metrics have none of its own: {why}"),
+            Metered::Foreign(why) => format!("no load in its metrics: {why}"),
         };
         let start = worker.kind.advice(Need::Metrics);
         outcome.find(Finding::at(&worker.url, Code::MetricsMissing, what, format!("start it {start}")));

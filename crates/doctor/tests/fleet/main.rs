@@ -15,9 +15,10 @@ use maitre_doctor::{DoctorPlan, judge, look};
 use maitre_proxy::{Router, RouterSettings, Secret};
 use maitre_sim::events;
 use maitre_sim::events::disturbance::Disturbance;
+use maitre_sim::http::brand::Brand;
 use maitre_sim::http::fault::{Fault, Injection, Scope};
 use maitre_sim::http::misconfiguration::{Misconfiguration, Misconfigurations};
-use maitre_sim::http::transfer::{Connector, NixlConfig, TransferConfig};
+use maitre_sim::http::transfer::{BootstrapConfig, Connector, NixlConfig, RoomRole, TransferConfig};
 use maitre_sim::http::{self, Host};
 use maitre_sim::profile::{H200_8B, Profile};
 use maitre_tokens::chat::Chat;
@@ -136,6 +137,22 @@ async fn a_prefill_worker_must_hand_something_over() {
         ward.plan.requests = false;
         ward.check_well().await;
     }
+}
+
+#[tokio::test]
+async fn workers_that_answer_in_pairs_only_are_asked_nothing() {
+    let sglang = |role: RoomRole| {
+        let config = http::HostConfig { brand: Brand::Sglang, ..engine() };
+        let connector = Connector::Bootstrap(BootstrapConfig::new(role));
+        let transfer = TransferConfig::new(connector, ANYWHERE, &config.engine.profile);
+        http::HostConfig { transfer: Some(transfer), ..config }
+    };
+    let ward = Ward::of([sglang(RoomRole::Prefill), sglang(RoomRole::Decode)]).await;
+    let report = judge(&look(&ward.plan).await.unwrap());
+    let fails: Vec<&Finding> = report.findings.iter().filter(|it| it.code == Code::RequestsFail).collect();
+    assert!(fails.is_empty(), "{fails:#?}");
+    let said = &report.checks.iter().find(|it| it.name == "requests").unwrap().said;
+    assert_eq!(said, "none sent: SGLang's workers with a role answer in pairs only");
 }
 
 #[tokio::test]
