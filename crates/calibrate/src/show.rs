@@ -40,7 +40,7 @@ pub fn report(subject: &Subject<'_>, found: &Calibration) -> String {
         );
     }
     if found.skipped > 0 {
-        let _ = writeln!(text, "No time for {} rounds of the plan; give more with --time.", found.skipped);
+        let _ = writeln!(text, "No time for {} of the plan's rounds; give more with --time.", found.skipped);
     }
     held_out(&mut text, found);
     cache(&mut text, subject, found);
