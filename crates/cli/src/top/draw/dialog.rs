@@ -17,7 +17,7 @@ use crate::operator::table::{cells, wrap};
 const FRAME_WIDTH: u16 = 4;
 const FRAME_HEIGHT: u16 = 2;
 
-const HELP: [&str; 15] = [
+const HELP: [&str; 16] = [
     "q          quit",
     "Tab        between workers and decisions",
     "j k ↓ ↑    select; PgUp, PgDn by ten",
@@ -29,7 +29,8 @@ const HELP: [&str; 15] = [
     "",
     "now, prefill, decode: requests in flight, and promised tokens not done yet",
     "others: requests of other routers, included in now",
-    "cache: KV usage the engine reports; hits: cached part of all prompt tokens",
+    "cache: KV usage the engine reports",
+    "hits: cached part of prompt tokens; on top of 10 s, in rows since the start",
     "tok/s, step: prefill speed and time per output token now; ~ if assumed",
     "trust: whether its KV events arrive complete",
     "expected, TTFT: predicted and actual time to first token",
