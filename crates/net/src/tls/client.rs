@@ -162,7 +162,7 @@ mod tests {
     use std::net::Ipv4Addr;
     use std::time::Duration;
 
-    use rcgen::{CertificateParams, CertifiedKey, KeyPair, date_time_ymd};
+    use rcgen::{BasicConstraints, CertificateParams, CertifiedKey, IsCa, KeyPair, date_time_ymd};
     use rustls::ServerConfig;
     use rustls::pki_types::PrivateKeyDer;
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -220,6 +220,12 @@ mod tests {
     async fn a_failed_handshake_says_why_and_what_to_change() {
         let (good, late, other) =
             (self_signed("127.0.0.1", 4096), self_signed("127.0.0.1", 2001), self_signed("elsewhere", 4096));
+        let authority = {
+            let mut params = CertificateParams::new(vec!["127.0.0.1".to_owned()]).unwrap();
+            params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+            let signing_key = KeyPair::generate().unwrap();
+            CertifiedKey { cert: params.self_signed(&signing_key).unwrap(), signing_key }
+        };
         assert_eq!(advice(&trusting(good.cert.der()), Some(&good)).await, "");
         let rows = [
             (trusting(late.cert.der()), Some(&late), "its certificate has expired"),
@@ -231,6 +237,11 @@ mod tests {
                 "is not signed by anyone we trust",
             ),
             (trusting(good.cert.der()), None, "it does not speak TLS; write http://"),
+            (
+                trusting(authority.cert.der()),
+                Some(&authority),
+                "accepted: it is an authority's own (CA:TRUE)",
+            ),
         ];
         for (client, certificate, expected) in rows {
             let advice = advice(&client, certificate).await;

@@ -111,6 +111,11 @@ fn certificate_failure(why: &CertificateError) -> TlsFailure {
         CertificateError::NotValidForName => {
             TlsFailure::WrongName("the name we expect".to_owned(), Vec::new())
         }
+        // An error of the verifier, whose text is the name of a variant. `openssl req -x509` makes authorities by default.
+        CertificateError::Other(why) => TlsFailure::InvalidCertificate(match why.0.to_string() {
+            name if name == "CaUsedAsEndEntity" => "it is an authority's own (CA:TRUE)".to_owned(),
+            name => name,
+        }),
         why => TlsFailure::InvalidCertificate(why.to_string()),
     }
 }
