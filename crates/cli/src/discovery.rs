@@ -7,7 +7,7 @@ use maitre_net::worker_url::WorkerUrl;
 use maitre_proxy::{Router, roster, secret};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
-use tracing::{info, warn};
+use tracing::info;
 
 use maitre_console::clock::Stopwatch;
 
@@ -66,36 +66,16 @@ impl Discovery {
     }
 
     pub(crate) fn tell(&mut self, router: &Router, update: Update) {
-        self.log(&update);
         let mut workers = update.workers.clone();
         keep(&mut self.kept, &update, &workers);
         workers.extend(self.kept.iter().cloned());
         let difference = router.discovered(&workers, update.sources.iter().map(source).collect());
         if difference != roster::Difference::default() {
-            let (added, removed) = (difference.added.join(" "), difference.removed.join(" "));
-            info!(added, removed, workers = workers.len(), "workers found");
+            let list = |it: Vec<String>| (!it.is_empty()).then(|| it.join(" "));
+            let (added, removed) = (list(difference.added), list(difference.removed));
+            info!(added, removed, workers = workers.len(), "discovery changed the fleet");
         }
         self.told = update;
-    }
-
-    /// Logs the state of a source when it has changed.
-    fn log(&self, update: &Update) {
-        for it in &update.sources {
-            let before = self.told.sources.iter().find(|old| old.source == it.source);
-            if before.is_some_and(|old| old.state == it.state && old.note == it.note) {
-                continue;
-            }
-            let (source, state, note) = (&it.source, it.state.name(), it.note.as_deref().unwrap_or(""));
-            match it.state {
-                update::SourceState::Fine => {
-                    info!(source, state, workers = it.workers, note, "source of workers")
-                }
-                update::SourceState::Waiting => {}
-                update::SourceState::Holding | update::SourceState::Failing => {
-                    warn!(source, state, workers = it.workers, note, "source of workers");
-                }
-            }
-        }
     }
 }
 

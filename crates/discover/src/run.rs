@@ -108,7 +108,7 @@ fn publish(table: &SourceTable, updates: &watch::Sender<Update>) {
 
 fn note(status: &SourceStatus, last: Option<&SourceStatus>) {
     let (source, workers) = (&status.source, status.workers);
-    let why = status.note.as_deref().unwrap_or_default();
+    let why = status.note.as_deref();
     match (status.state, last.map(|it| it.state)) {
         (SourceState::Waiting, _) => {}
         (SourceState::Failing, _) => warn!(source, workers, why, "cannot find workers; its last list stays"),
@@ -116,6 +116,8 @@ fn note(status: &SourceStatus, last: Option<&SourceStatus>) {
             let held = status.held;
             warn!(source, workers, held, why, "most workers vanished at once; they are kept for now");
         }
+        // A wrong name, more often than a fleet of none.
+        (SourceState::Fine, _) if workers == 0 => warn!(source, why, "no workers found"),
         (SourceState::Fine, Some(SourceState::Failing | SourceState::Holding)) => {
             info!(source, workers, why, "finds workers again")
         }

@@ -21,13 +21,30 @@ async fn workers_in_a_file_come_and_go_with_their_lines() {
     assert_eq!(client.post(CHAT, &chat(2)).await.worker(), engines[0].url);
     // A bad file changes nothing, and is reported.
     fs::write(&file, "http//nonsense\n").unwrap();
-    serve.program.until_says(|it| (it.contains("failing") && it.contains(":1")).then_some(())).await;
+    serve
+        .program
+        .until_says(|it| (it.contains("cannot find workers") && it.contains(":1")).then_some(()))
+        .await;
     assert_eq!(client.post(CHAT, &chat(2)).await.worker(), engines[0].url);
     fs::write(&file, format!("{}\n", engines[1].url)).unwrap();
     serve.until_worker(&engines[1].url, "ready").await;
     serve.program.until_says(|it| it.contains("worker removed").then_some(())).await;
     assert_eq!(client.post(CHAT, &chat(2)).await.worker(), engines[1].url);
     fs::remove_dir_all(&folder).unwrap();
+}
+
+#[tokio::test]
+async fn a_source_without_workers_is_a_warning_said_once() {
+    let args = ["serve", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"];
+    let source = ["--discovery-from", "file:/nonexistent/workers"];
+    let mut serve = Serve::of(Program::start(&[&args[..], &source].concat())).await;
+    let missing = "/nonexistent/workers: there is no such file";
+    let line = |said: &str| said.lines().find(|it| it.contains(missing)).map(str::to_owned);
+    let line = serve.program.until_says(line).await;
+    assert!(line.contains("WARN no workers found"), "{line}");
+    serve.program.signal("TERM");
+    serve.program.until_ends().await;
+    assert_eq!(serve.program.said().matches(missing).count(), 1, "{}", serve.program.said());
 }
 
 #[tokio::test]
@@ -49,10 +66,16 @@ async fn a_source_that_fails_after_a_reload_keeps_its_workers() {
     let mut serve = Serve::of(Program::start(&[&args[..], &[config.to_str().unwrap()]].concat())).await;
     serve.until_worker(&engines[0].url, "ready").await;
     fs::write(&file, "http//nonsense\n").unwrap();
-    serve.program.until_says(|it| (it.contains("failing") && it.contains(":1")).then_some(())).await;
+    serve
+        .program
+        .until_says(|it| (it.contains("cannot find workers") && it.contains(":1")).then_some(()))
+        .await;
     write(2);
     serve.program.until_says(|it| it.contains("settings reloaded").then_some(())).await;
-    serve.program.until_says(|it| (it.contains("failing") && it.contains(":1")).then_some(())).await;
+    serve
+        .program
+        .until_says(|it| (it.contains("cannot find workers") && it.contains(":1")).then_some(()))
+        .await;
     assert_eq!(serve.client().await.post(CHAT, &chat(2)).await.worker(), engines[0].url);
     fs::remove_dir_all(&folder).unwrap();
 }
