@@ -26,6 +26,12 @@ Examples:
   maitre compat sglang -- --worker-urls http://10.0.0.1:8000 http://10.0.0.2:8000 --policy cache_aware
   maitre compat vllm-router --print -- --worker-urls http://10.0.0.1:8000 --port 8000 > maitre.toml";
 
+/// For `--help` among the flags of the other router, which must not start anything.
+const HELP: &str = "\
+docs/compat.md lists the other router's flags and what becomes of each. With --print before the two dashes, this command
+prints the settings that a command line becomes. `maitre serve --help` has the flags of Maitre.
+";
+
 pub fn command() -> Command {
     let of = |name: &'static str, about: &'static str| {
         let print = Arg::new("print")
@@ -57,6 +63,10 @@ pub fn run(matches: &ArgMatches) -> anyhow::Result<ExitCode> {
     };
     let words: Vec<String> = matches.get_many("flags").into_iter().flatten().cloned().collect();
     let given = words::read(&words, &table::flags(old));
+    if given.as_ref().is_ok_and(|given| given.iter().any(|it| it.flag.is_called("--help"))) {
+        out::print(HELP)?;
+        return Ok(ExitCode::SUCCESS);
+    }
     let carried = match given.and_then(|given| carry::carry(old, &given)) {
         Ok(carried) => carried,
         Err(errors) => return Ok(failed(&errors)),

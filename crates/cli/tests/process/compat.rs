@@ -50,6 +50,16 @@ fn the_printed_file_passes_check() {
 }
 
 #[test]
+fn help_among_the_old_flags_starts_nothing() {
+    for old in ["--help", "-h"] {
+        let output =
+            run(&["compat", "sglang", "--print", "--", "--worker-urls", "http://127.0.0.1:9001", old]);
+        let said = String::from_utf8(output.stdout).unwrap();
+        assert!(output.status.success() && said.starts_with("docs/compat.md lists"), "{said}");
+    }
+}
+
+#[test]
 fn printed_prefill_and_decode_workers_pass_check() {
     let output = run(&[
         "compat",
