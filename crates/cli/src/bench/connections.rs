@@ -60,9 +60,7 @@ impl Connections {
     fn trouble(&self, error: &HttpError) -> Trouble {
         match (error.tls_failure(), error) {
             (Some(why), _) => Trouble::new(Kind::Handshake, dial::advice(&why)),
-            (None, HttpError::Connect(error)) => {
-                Trouble::new(Kind::Connect, format!("connect to {}: {error}", self.client.address()))
-            }
+            (None, HttpError::Connect(error)) => Trouble::new(Kind::Connect, error.to_string()),
             (None, error) => Trouble::new(Kind::BrokeOff, error.to_string()),
         }
     }

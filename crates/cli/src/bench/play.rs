@@ -338,5 +338,5 @@ pub async fn first_model(plan: &Plan) -> anyhow::Result<String> {
     };
     let asked = tokio::time::timeout(MODELS_TIMEOUT, ask).await;
     let asked = asked.unwrap_or_else(|_| bail!("no answer after {MODELS_TIMEOUT:?}"));
-    asked.with_context(|| format!("ask {} for its models (--model NAME does without)", plan.address))
+    asked.with_context(|| format!("list the models of {} (--model names one instead)", plan.address))
 }

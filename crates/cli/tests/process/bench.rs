@@ -84,7 +84,12 @@ async fn bad_traces_and_endpoints_are_reported_at_once() {
     for (url, trace, code, expected) in [
         ("ftp://host", trace.as_str(), 1, "scheme ftp is not supported"),
         ("nonsense", &trace, 1, "--url"),
-        (&nobody, &trace, 1, &format!("ask {nobody} for its models")),
+        (
+            &nobody,
+            &trace,
+            1,
+            &format!("list the models of {nobody} (--model names one instead): connect: Connection refused"),
+        ),
         (&nobody, "/nonexistent/trace", 1, "--trace /nonexistent/trace"),
     ] {
         let ran = bench(&["--url", url, "--trace", trace]).await;
