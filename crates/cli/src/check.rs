@@ -22,7 +22,13 @@ pub fn run(matches: &ArgMatches) -> anyhow::Result<ExitCode> {
             let path = path.display();
             config.warnings.iter().for_each(|it| eprintln!("{path}: {it}"));
             let (workers, keys) = (count(workers, "worker"), count(keys, "key"));
-            eprintln!("{path}: ok: {workers}, strategy {strategy}, {keys}");
+            let sources = config.discovery.from.len();
+            let found = if sources == 0 {
+                String::new()
+            } else {
+                format!(" and {} of workers", count(sources, "source"))
+            };
+            eprintln!("{path}: ok: {workers}{found}, strategy {strategy}, {keys}");
             Ok(ExitCode::SUCCESS)
         }
         Err(errors) => {

@@ -23,7 +23,9 @@ async fn every_example_is_checked_and_started() {
         assert!(text.starts_with("# "), "{}: say first what it is for", path.display());
         let name = path.to_str().unwrap();
         let output = run(&["check", name]);
-        assert!(output.status.success(), "{name}: {}", String::from_utf8_lossy(&output.stderr));
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{name}: {said}");
+        assert_eq!(said.contains("and 1 source of workers"), text.contains("[discovery]"), "{said}");
         // On ports of its own, with workers and peers only on this machine, recording into an existing
         // folder. Everything else stays as written.
         let record = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("examples.jsonl");
