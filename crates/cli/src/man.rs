@@ -22,7 +22,11 @@ pub fn command() -> Command {
 pub fn run(matches: &ArgMatches, program: Command) -> anyhow::Result<ExitCode> {
     let Some(folder) = matches.get_one::<PathBuf>("out") else { anyhow::bail!("name a folder with --out") };
     write(program, folder)?;
-    eprintln!("{}: try man -l {}", folder.display(), folder.join("maitre.1").display());
+    eprintln!(
+        "wrote manual pages to {}; read them with man -l {}",
+        folder.display(),
+        folder.join("maitre.1").display()
+    );
     Ok(ExitCode::SUCCESS)
 }
 
