@@ -275,8 +275,9 @@ impl<T: Clone + PartialEq + Sync> Form for OneOf<T> {
     fn read(&self, text: &str) -> Result<T, String> {
         let known = self.1.iter().find(|it| it.0 == text);
         known.map(|it| it.1.clone()).ok_or_else(|| {
-            let words: Vec<&str> = self.1.iter().map(|it| it.0).collect();
-            format!("{text:?} is unknown; write {}", words.join(" or "))
+            let mut words: Vec<&str> = self.1.iter().map(|it| it.0).collect();
+            let last = words.pop().unwrap_or_default();
+            format!("{text:?} is unknown; write {} or {last}", words.join(", "))
         })
     }
 

@@ -306,7 +306,8 @@ fn conflicts(config: &Config) -> Vec<Conflict> {
         let listener = [settings.listen, settings.admin].into_iter().find(|it| reaches(&worker.address, *it));
         if let Some(listener) = listener {
             let what = format!(
-                "{} is this router itself, which listens on {listener}; name engines",
+                "{} is this router itself, which listens on {listener}; name engines, or set another address for listen \
+                 or admin",
                 worker.address
             );
             conflicts.push(Conflict::new(&["workers", "listen", "admin"], what));

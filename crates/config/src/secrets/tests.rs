@@ -191,6 +191,8 @@ fn an_invalid_secret_is_not_repeated() {
         &["--salt-secret: a secret has at least 16 characters; `maitre key` makes one"],
     );
     check(start(&["--salt-by", "user"], &[]), &["--salt-by: \"user\" is unknown; write off or tenant"]);
+    let rules = "--programs-rule: \"x\" is unknown; write off, working-set, thunder-agent or cache-ttl";
+    check(start(&["--programs-rule", "x"], &[]), &[rules]);
 }
 
 #[test]

@@ -61,7 +61,7 @@ pub(super) static CLUSTER: &[Knob] = &[
     knob(
         "cluster.key_file",
         &At(|it| &mut it.secrets.cluster_key_file, FILE),
-        "A file that holds it instead.",
+        "A file that holds cluster.key.",
     )
     .at_restart(),
     knob(

@@ -11,12 +11,12 @@ pub(super) static PROGRAMS: &[Knob] = &[
         "programs.rule",
         &At(|it| &mut it.settings.brain.programs.rule, PROGRAM_RULE),
         "How KV memory is given to programs, such as the sessions of agents, when their contexts outgrow it: not at all \
-         (off), by their working sets, or by ThunderAgent's or CacheTTL's rule.",
+         (off), by their working sets (working-set), or by a published rule (thunder-agent, cache-ttl).",
     )
     .common(),
     knob(
         "programs.wait",
         &At(|it| &mut it.settings.brain.programs.wait_max, Time(FROM_ZERO)),
-        "A call that was held this long for its program's memory goes, whatever the memory.",
+        "How long the router holds a call for its program's memory at most; then it sends the call anyway.",
     ),
 ];

@@ -15,22 +15,22 @@ pub(super) static SCALING: &[Knob] = &[
     knob(
         "scaling.ttft",
         &At(|it| &mut it.settings.brain.scaling.ttft, Time(ABOVE_ZERO)),
-        "How soon first tokens are due of requests without a deadline, for the number of workers that is asked for.",
+        "The TTFT that the number of workers aims at, for requests without a deadline.",
     ),
     knob(
         "scaling.start_up",
         &At(|it| &mut it.settings.brain.scaling.start_up, Time(FROM_ZERO)),
-        "How long a new worker takes from the moment it is asked for until it takes requests: the number leads by this.",
+        "How long a new worker takes to start; the router asks for it this much in advance.",
     ),
     knob(
         "scaling.settle",
         &At(|it| &mut it.settings.brain.scaling.settle, Time(Duration::ZERO..=SETTLE_MAX)),
-        "How long what was needed counts, before the number falls: all of it for a third of this time, then less and less.",
+        "How long past demand keeps workers: all of it for a third of this time, then less and less.",
     ),
     knob(
         "scaling.idle",
         &At(|it| &mut it.settings.brain.scaling.idle, Time(FROM_ZERO)),
-        "After how long without requests a model needs no worker; 0s: it always needs one.",
+        "Time without requests after which a model needs no worker; 0s: it always needs one.",
     ),
     knob(
         "scaling.first_worker",

@@ -15,13 +15,14 @@ pub(super) static CACHE_AWARE: &[Knob] = &[
     knob(
         "cache_aware.balance_abs_threshold",
         &At(|it| &mut it.settings.brain.knobs.cache_aware.balance_abs_threshold, Count(0..=1_000_000)),
-        "The fleet is out of balance if the busiest worker has this many more requests than the least \
-         busy one,",
+        "The fleet is out of balance if the busiest worker has this many more requests than the least busy one, and \
+         balance_rel_threshold times as many.",
     ),
     knob(
         "cache_aware.balance_rel_threshold",
         &At(|it| &mut it.settings.brain.knobs.cache_aware.balance_rel_threshold, Ratio(1.0..=1_000.0)),
-        "and this many times as many.",
+        "The fleet is out of balance if the busiest worker has this many times the requests of the least busy one, and \
+         balance_abs_threshold more.",
     ),
 ];
 
@@ -61,17 +62,17 @@ pub(super) static WEIGHTED: &[Knob] = &[
     knob(
         "weighted.prefix",
         &At(|it| &mut it.settings.brain.knobs.weighted.prefix, Ratio(WEIGHTS)),
-        "Weight of the cached share of a prompt,",
+        "Weight of the cached share of a prompt.",
     ),
     knob(
         "weighted.queue",
         &At(|it| &mut it.settings.brain.knobs.weighted.queue, Ratio(WEIGHTS)),
-        "of a short queue on the worker,",
+        "Weight of a short queue on the worker.",
     ),
     knob(
         "weighted.kv",
         &At(|it| &mut it.settings.brain.knobs.weighted.kv, Ratio(WEIGHTS)),
-        "and of free KV cache.",
+        "Weight of free KV cache.",
     ),
 ];
 
@@ -91,7 +92,7 @@ pub(super) static STICKY_UNTIL_SATURATED: &[Knob] = &[
 pub(super) static PREBLE: &[Knob] = &[knob(
     "preble.balance",
     &At(|it| &mut it.settings.brain.knobs.preble.balance, Ratio(1.0..=1_000.0)),
-    "How many times the least load the greatest may be before cached prompts go elsewhere.",
+    "The greatest load, as a multiple of the least, above which cached prompts go elsewhere.",
 )];
 
 pub(super) static DUALMAP: &[Knob] = &[knob(

@@ -29,14 +29,14 @@ pub(super) static KEYS: &[Knob] = &[
         "The key of the workers (their --api-key): sent with probes and, where requests need a key, in \
          place of the client's. Without it, a client's key is forwarded only where requests need none.",
     ),
-    knob("worker_key_file", &At(|it| &mut it.secrets.worker_key_file, FILE), "A file that holds it instead."),
+    knob("worker_key_file", &At(|it| &mut it.secrets.worker_key_file, FILE), "A file that holds worker_key."),
     knob(
         "admin_key",
         &At(|it| &mut it.secrets.admin_key, KEY_HASH),
         "The key of the page and the admin API, or its hash. Without one, each start makes a new one.",
     )
     .common(),
-    knob("admin_key_file", &At(|it| &mut it.secrets.admin_key_file, FILE), "A file that holds it instead."),
+    knob("admin_key_file", &At(|it| &mut it.secrets.admin_key_file, FILE), "A file that holds admin_key."),
     knob(
         "salt.by",
         &At(|it| &mut it.secrets.salt_by, SALT_BY),
@@ -52,7 +52,7 @@ pub(super) static KEYS: &[Knob] = &[
     knob(
         "salt.secret_file",
         &At(|it| &mut it.secrets.salt_secret_file, FILE),
-        "A file that holds it instead.",
+        "A file that holds salt.secret.",
     ),
 ];
 
