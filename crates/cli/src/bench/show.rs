@@ -88,8 +88,9 @@ fn tasks(row: &ReportRow) -> String {
 }
 
 fn cells(row: &ReportRow, played: &Played) -> [String; HEADS.len()] {
-    let millis = |it: f64| format!("{:.1} ms", it * 1e3);
-    let seconds = |it: f64| format!("{it:.2} s");
+    let of_answers = |text: String| if row.requests > 0 { text } else { "-".to_owned() };
+    let millis = |it: f64| of_answers(format!("{:.1} ms", it * 1e3));
+    let seconds = |it: f64| of_answers(format!("{it:.2} s"));
     [
         table::name(row),
         row.requests.to_string(),
@@ -152,5 +153,13 @@ mod tests {
         let widths: Vec<usize> = text.lines().take(3).map(|it| it.chars().count()).collect();
         assert_eq!(widths, [widths[0]; 3], "{text}");
         assert!(text.contains("from when a request was due"), "{text}");
+    }
+
+    #[test]
+    fn without_answers_there_are_no_times() {
+        let row = ReportRow { strategy: "127.0.0.1:8080".to_owned(), failed: 3, ..ReportRow::default() };
+        let text = draw(&Played::default(), &[row], &Targets::default());
+        let times: Vec<&str> = text.lines().nth(1).unwrap().split_whitespace().skip(5).take(8).collect();
+        assert_eq!(times, ["-"; 8], "{text}");
     }
 }
