@@ -7,6 +7,7 @@ mod cluster;
 mod programs;
 mod scaling;
 mod strategies;
+mod timeouts;
 mod trust;
 
 use std::ops::RangeInclusive;
@@ -31,6 +32,7 @@ use scaling::SCALING;
 use strategies::{
     CACHE_AWARE, DUALMAP, DYNAMO_COST, PREBLE, PREFIX_HASH, SESSION, STICKY_UNTIL_SATURATED, WEIGHTED,
 };
+use timeouts::TIMEOUTS;
 use trust::{KEYS, TLS, TRACES};
 
 const DAY: Duration = Duration::from_secs(86_400);
@@ -70,8 +72,8 @@ const FALLBACKS_MAX: usize = 16;
 static PICKER: &[Knob] = &[knob(
     "picker.fallbacks",
     &At(|it| &mut it.settings.picker.fallbacks, Count(0..=FALLBACKS_MAX)),
-    "How many more workers `maitre picker` names, best first, for the gateway to try if the first one fails. Set it to 0 \
-     for gateways that accept only one address.",
+    "How many more workers `maitre picker` names, best first, for the gateway to try if the first one \
+     fails. Set it to 0 for gateways that accept only one address.",
 )];
 
 pub(crate) static SECTIONS: &[Section] = &[
@@ -107,107 +109,116 @@ pub(crate) static SECTIONS: &[Section] = &[
 ];
 
 static MAIN: &[Knob] = &[
-    knob("listen", &At(|it| &mut it.settings.listen, SOCKET), "Where clients connect.").common().at_restart(),
+    knob(
+        "listen",
+        &At(|it| &mut it.settings.listen, SOCKET),
+        "Where clients connect: an IP address and a port.",
+    )
+    .common()
+    .at_restart(),
     knob(
         "admin",
         &At(|it| &mut it.settings.admin, SOCKET),
-        "Where the page, the admin API, metrics and health checks are served.",
+        "Address of the page, the admin API, metrics and health checks.",
     )
     .common()
     .at_restart(),
     knob(
         "workers",
         &At(|it| &mut it.settings.workers, WORKER_LIST),
-        "The engines that serve requests; repeat the flag for each. Options after the URL: \
-         ?events=PORT&replay=PORT&ranks=N says where the worker publishes KV events (events=off for \
-         nowhere) and how many data-parallel ranks it has; ?role=prefill or decode, which part of requests it does; \
-         ?transfer=STYLE&bootstrap=PORT&engine-id=NAME&tp=N, how it hands KV cache over; \
-         ?pull=PORT, where other workers may pull its KV cache; \
-         ?store=NAME, which store of KV cache it shares; \
-         ?chunks=PART, that it reuses KV at any position and computes this part again.",
+        "The engines that serve requests; repeat the flag for each. Options after the URL, as in \
+         ?events=5557&ranks=2: events=PORT and replay=PORT, where it publishes and replays KV events \
+         (events=off for nowhere); ranks=N, how many data-parallel ranks it has; role=prefill or \
+         role=decode, its part of requests; transfer=STYLE, bootstrap=PORT, engine-id=NAME and tp=N, how it \
+         hands KV cache over; pull=PORT, where other workers pull its KV cache; store=NAME, the store of KV \
+         cache that it shares; chunks=PART, it reuses KV at any position and computes this part of it \
+         again.",
     )
     .common()
     .with_flag("worker"),
     knob(
         "strategy",
         &At(|it| &mut it.settings.brain.strategy, STRATEGY),
-        "How the router picks a worker: least-delay, cache-aware, prefix-hash, sticky-session, \
-         least-work, least-request, power-of-two, round-robin or random; or a published rule: \
-         dynamo-cost, weighted, sticky-until-saturated, preble, lmetric or dualmap.",
+        "How the router picks a worker: least-delay, cache-aware, prefix-hash, sticky-session, least-work, \
+         least-request, power-of-two, round-robin or random; or a published rule: dynamo-cost, weighted, \
+         sticky-until-saturated, preble, lmetric or dualmap.",
     )
     .common(),
     knob(
         "split",
         &At(|it| &mut it.settings.brain.split, SPLIT_RULE),
-        "Which prompts go to workers of role prefill, if there are any: those for which it is cheaper (price), always or \
-         never.",
+        "Which prompts the router sends through workers of role prefill, if there are any: those for which \
+         it is cheaper (price), all (always) or none (never).",
     ),
     knob(
         "continue",
         &At(|it| &mut it.settings.broken_streams, BROKEN_STREAMS),
-        "Let another worker go on with a stream whose worker fails in the middle: on or off. A class may say otherwise.",
+        "Continue a stream at another worker if its worker fails in the middle: on or off. A class can \
+         override it.",
     )
     .common(),
     knob(
         "hedge",
         &At(|it| &mut it.settings.brain.hedges.are_on, ON_OFF),
-        "Send a stream's request to a second worker when its first token is overdue and its deadline near, and take the answer \
-         that comes first: on or off. A class may say otherwise.",
+        "Send a stream's request to a second worker when its first token is overdue and its deadline is \
+         near: on or off. The client gets the answer that begins first. A class can override it.",
     )
     .common(),
     knob(
         "hedge_share",
         &At(|it| &mut it.settings.brain.hedges.share, Ratio(0.0..=1.0)),
-        "What second attempts may cost, as a share of the prefill work of all requests.",
+        "Budget for second attempts, as a share of the prefill work of all requests.",
     ),
     knob(
         "strategies",
         &At(|it| &mut it.settings.brain.strategies, STRATEGY_BY_MODEL),
-        "Strategies of single models; repeat the flag for each.",
+        "Strategies of single models, in place of strategy; repeat the flag for each.",
     ),
     knob(
         "threads",
         &At(|it| &mut it.settings.threads, Count(0..=THREADS_MAX)),
-        "Threads that carry traffic; 0 for one per core.",
+        "Number of threads that carry traffic; 0 for one per core.",
     )
     .at_restart(),
     knob(
         "insecure",
         &At(|it| &mut it.insecure, Switch),
-        "Allow listeners that other machines can reach without a key or a client certificate.",
+        "Allow listeners that other machines can reach without a key or a client certificate. Use it only \
+         where the network decides who can connect.",
     )
     .common(),
     knob(
         "admin_workers",
         &At(|it| &mut it.settings.admin_workers, List::of(URL_PATTERN)),
-        "Workers that the admin API may add; a trailing * matches any rest.",
+        "Workers that the admin API may add; a trailing * matches any rest. Empty: it may add none.",
     ),
     knob(
         "explain",
         &At(|it| &mut it.settings.explain, Switch),
-        "Say in response headers which worker answered, and why. With keys, the worker is named for \
-         trusted ones only.",
+        "Add response headers that say which worker answered, and why. With keys, only trusted ones see the \
+         worker.",
     ),
     knob(
         "passthrough",
         &At(|it| &mut it.settings.passthrough, List::of(PATH_PATTERN)),
-        "Paths outside the API that are forwarded to a worker; a trailing * matches any rest.",
+        "Paths outside the API that the router forwards to a worker; a trailing * matches any rest.",
     ),
     knob(
         "compat_paths",
         &At(|it| &mut it.settings.compat_paths, Switch),
-        "Serve to clients, too, the health and metrics paths of sglang-router and vllm-router: /liveness, \
-         /readiness, /health_generate, and /metrics for trusted keys.",
+        "Also serve the health and metrics paths of sglang-router and vllm-router to clients: /liveness, \
+         /readiness, /health_generate, and /metrics (with keys, for trusted ones only).",
     ),
     knob(
         "cors_origins",
         &At(|it| &mut it.settings.cors_origins, List::of(ORIGIN)),
-        "Origins whose pages a browser lets call the API; * for all. None: no cross-origin requests.",
+        "Origins whose pages may call the API from a browser; * for all. Empty: browsers block requests \
+         from other origins.",
     ),
     knob(
         "seed",
         &At(|it| &mut it.settings.brain.seed, Count(0..=u64::MAX)),
-        "Seed of the random numbers: the same seed and the same events give the same picks.",
+        "Seed of the random numbers. The same seed and the same events give the same picks.",
     )
     .at_restart(),
 ];
@@ -218,30 +229,31 @@ static DISCOVERY: &[Knob] = &[
         &At(|it| &mut it.discovery.from, List::of(WORKER_SOURCE)),
         "Sources of workers, in addition to `workers`: file:PATH, dns:HOST:PORT, srv:NAME, \
          kubernetes:NAMESPACE/SERVICE, kubernetes:NAMESPACE?pods=SELECTOR&port=PORT or \
-         kubernetes:NAMESPACE?pool=NAME; repeat the flag \
-         for each.",
+         kubernetes:NAMESPACE?pool=NAME; repeat the flag for each.",
     )
     .common(),
     knob(
         "discovery.gone_after",
         &At(|it| &mut it.discovery.grace.gone_after, Time(FROM_ZERO)),
-        "How long to keep a worker that its source no longer lists.",
+        "How long the router keeps a worker that its source no longer lists. Raise it for a name server \
+         that returns only part of a long list.",
     ),
     knob(
         "discovery.empty_after",
         &At(|it| &mut it.discovery.grace.empty_after, Time(FROM_ZERO)),
-        "How long to keep the last list of a source that suddenly lists no workers; 0s for ever.",
+        "How long the router keeps the last list of a source that suddenly lists no workers; 0s keeps it \
+         forever.",
     ),
     knob(
         "discovery.dns",
         &At(|it| &mut it.discovery.servers, List::of(SOCKET)),
-        "Name servers; empty for the system's.",
+        "Name servers for dns: and srv: sources; empty for the system's.",
     ),
     knob(
         "discovery.kubernetes_api",
         &At(|it| &mut it.discovery.api, KUBERNETES_API),
-        "The Kubernetes API; empty for that of the cluster the router runs in. Plain http only on \
-         loopback, as with `kubectl proxy`.",
+        "Address of the Kubernetes API; empty for the cluster that the router runs in. Plain HTTP is \
+         allowed on loopback only, as with `kubectl proxy`.",
     ),
 ];
 
@@ -250,7 +262,7 @@ static CACHES: &[Knob] = &[
         "tokenizers",
         &At(|it| &mut it.settings.tokenizers, FOLDER_BY_MODEL),
         "Folders with tokenizer.json and the chat template of a model; repeat the flag for each. Without \
-         one the router asks an engine for tokens, or counts bytes.",
+         one, the router asks an engine for the tokens, or counts four bytes of text as one.",
     )
     .common()
     .at_restart(),
@@ -262,7 +274,8 @@ static CACHES: &[Knob] = &[
     knob(
         "index.budget",
         &At(|it| &mut it.settings.brain.index.budget_bytes, Size(4_096..=BODIES_BYTES_MAX)),
-        "Memory for the index of the workers' KV caches.",
+        "Memory for the index of the workers' KV caches. When it is full, the router evicts the least \
+         recently used entries.",
     )
     .at_restart(),
 ];
@@ -276,12 +289,12 @@ static EVENTS: &[Knob] = &[
     knob(
         "events.endpoint",
         &At(|it| &mut it.settings.events.port, Count(0..=65_535)),
-        "Port of the KV events of workers that do not say where they publish; 0 for none.",
+        "Port of the KV events of all workers whose URL names none; 0 to ask each engine for its port.",
     ),
     knob(
         "events.replay_endpoint",
         &At(|it| &mut it.settings.events.replay_port, Count(0..=65_535)),
-        "Port at which such workers replay missed events; 0 for none.",
+        "With events.endpoint: the port at which those workers replay missed events; 0 for none.",
     ),
     knob(
         "events.topic",
@@ -294,19 +307,19 @@ static DECISIONS: &[Knob] = &[
     knob(
         "decisions.kept",
         &At(|it| &mut it.settings.brain.explain.decisions, Count(0..=DECISIONS_MAX)),
-        "How many of the latest decisions to keep for `explain`; 0 keeps none and turns forecasts of the \
-         first token off.",
+        "How many of the latest decisions the router keeps for `explain`; 0 keeps none and turns TTFT \
+         forecasts off.",
     ),
     knob(
         "shadow.strategies",
         &At(|it| &mut it.settings.brain.shadows, List::of(STRATEGY)),
-        "Strategies that are evaluated for each decision but not applied, to show where they would \
-         differ; repeat the flag for each.",
+        "Strategies that the router evaluates for each decision without applying them, to show where they \
+         would differ; repeat the flag for each.",
     ),
     knob(
         "shadow.sample",
         &At(|it| &mut it.settings.brain.shadow_sample, Ratio(0.0..=1.0)),
-        "Share of decisions for which they are evaluated.",
+        "Share of decisions for which the router evaluates shadow.strategies.",
     ),
 ];
 
@@ -314,43 +327,47 @@ static QUEUE: &[Knob] = &[
     knob(
         "queue.enabled",
         &At(|it| &mut it.settings.brain.queue.enabled, Switch),
-        "Queue requests by class while all workers are busy; otherwise requests go to a worker as they \
-         arrive.",
+        "Queue requests by class while all workers are busy. Otherwise every request goes to a worker on \
+         arrival.",
     )
     .common(),
     knob(
         "classes",
         &At(|it| &mut it.settings.brain.queue.classes, CLASS_LIST),
-        "Classes of requests, highest priority first. Options after the name: \
-         ?requests=COUNT&tokens=COUNT&deadline=DURATION&reserve=NUMBER&continue=on|off&hedge=on|off limits the requests \
-         and tokens in the queue and the time there (deadline=none for no limit), reserves a share of the \
-         fleet from lower classes, and says whether streams go on at another worker and whether requests are hedged.",
+        "Classes of requests, highest priority first. Options after the name, as in \
+         ?deadline=10s&reserve=0.2: requests=COUNT and tokens=COUNT, the most in the queue; \
+         deadline=DURATION, the longest wait of requests without a deadline of their own (none for no \
+         limit); reserve=NUMBER, a share of the fleet that lower classes never use; continue=on|off and \
+         hedge=on|off, in place of the settings of that name.",
     ),
     knob(
         "queue.standard",
         &At(|it| &mut it.queue.standard, CLASS_NAME),
-        "The class of requests that ask for none.",
+        "The class of requests that name none.",
     ),
     knob(
         "queue.aging",
         &At(|it| &mut it.settings.brain.queue.aging, Time(ABOVE_ZERO)),
-        "Time in the queue after which a request may go before newer ones of higher classes.",
+        "Time in the queue after which a request joins a group that gets a tenth of the work beside higher \
+         classes.",
     ),
     knob(
         "queue.recall",
         &At(|it| &mut it.settings.brain.queue.recall, Switch),
-        "Take a request of a lower class back from its worker, while it has no first byte, if a request \
-         of a higher class would miss its deadline.",
+        "Take a request of a lower class back from its worker, if one of a higher class would otherwise \
+         miss its deadline. Only before the first byte of its response.",
     ),
     knob(
         "queue.prefill_max",
         &At(|it| &mut it.settings.brain.queue.prefill_tokens_max, Count(0..=TOKENS_MAX)),
-        "Most tokens in prefill on one worker; 0 to use only the learned limit.",
+        "Most tokens in prefill at one worker, if the learned limit is higher; 0 to use only the learned \
+         limit.",
     ),
     knob(
         "queue.sequences_max",
         &At(|it| &mut it.settings.brain.queue.sequences_max, Count(0..=1_000_000)),
-        "Most requests in flight on one worker; 0 to use only the learned limit.",
+        "Most requests in flight at one worker, if the learned limit is higher; 0 to use only the learned \
+         limit.",
     ),
     knob(
         "queue.body_priority",
@@ -361,8 +378,8 @@ static QUEUE: &[Knob] = &[
     knob(
         "queue.forward_priority",
         &At(|it| &mut it.settings.hints.forward_priority, Switch),
-        "Send the class of a request to vLLM and SGLang in the body's priority, in the engine's own \
-         order; only for engines that were started with priority scheduling.",
+        "Send the class of a request to vLLM and SGLang in the body's priority, in the engine's own order. \
+         Set it only if the engines run with priority scheduling.",
     ),
 ];
 
@@ -370,7 +387,8 @@ static TENANTS: &[Knob] = &[
     knob(
         "tenant.by",
         &At(|it| &mut it.settings.hints.tenant_by, TENANT_BY),
-        "What identifies a tenant: its key, a header, or the adapter (or else the model) of the request.",
+        "What identifies a tenant: its key, a header, or the adapter of the request (its model if it names \
+         no adapter).",
     ),
     knob(
         "tenant.header",
@@ -380,10 +398,10 @@ static TENANTS: &[Knob] = &[
     knob(
         "tenants",
         &At(|it| &mut it.queue.tenants, TENANT_LIST),
-        "Terms of tenants; repeat the flag for each. Options after the name (* for all other tenants): \
-         ?weight=NUMBER&best=CLASS&usual=CLASS&rpm=COUNT&tpm=COUNT sets the share within a class, the \
-         highest class allowed, the class of requests that ask for none, and requests and tokens per \
-         minute.",
+        "Terms of tenants; repeat the flag for each. Options after the name (* for all other tenants), as \
+         in ?weight=3&rpm=600: weight=NUMBER, the share within a class; best=CLASS, the highest class \
+         allowed; usual=CLASS, the class of requests that name none; rpm=COUNT and tpm=COUNT, requests and \
+         tokens per minute.",
     ),
 ];
 
@@ -391,114 +409,52 @@ static LIMITS: &[Knob] = &[
     knob(
         "limits.body",
         &At(|it| &mut it.settings.limits.body_bytes, Size(1..=BODY_BYTES_MAX)),
-        "The largest request body.",
+        "Size of the largest request body that the router accepts.",
     ),
     knob(
         "limits.bodies",
         &At(|it| &mut it.settings.limits.bodies_bytes, Size(1..=BODIES_BYTES_MAX)),
-        "All request bodies in memory; above it, requests are refused with Retry-After.",
+        "Memory for all request bodies. Above it, the router refuses requests with Retry-After.",
     ),
     knob(
         "limits.bodies_per_tenant",
         &At(|it| &mut it.settings.limits.bodies_per_tenant_bytes, Size(1..=BODIES_BYTES_MAX)),
-        "Request bodies of one tenant in memory, where clients have keys.",
+        "Memory for the request bodies of one tenant, where clients have keys.",
     ),
     knob(
         "limits.bodies_per_connection",
         &At(|it| &mut it.settings.limits.bodies_per_connection_bytes, Size(1..=BODIES_BYTES_MAX)),
-        "Request bodies that one connection is still sending.",
+        "Memory for the request bodies that one connection is still sending.",
     ),
     knob(
         "limits.tokenize",
         &At(|it| &mut it.settings.limits.tokenize_bytes, Size(0..=BODY_BYTES_MAX)),
-        "The longest prompt text that is tokenized; longer prompts are split into words.",
+        "Size of the longest prompt text that is tokenized. The router splits longer ones into words of \
+         four bytes, which match no KV events.",
     ),
     knob(
         "limits.tokenizing",
         &At(|it| &mut it.settings.limits.tokenizing_bytes, Size(0..=BODIES_BYTES_MAX)),
-        "New prompt text that is tokenized at the same time; prompts above it are split into words.",
+        "Size of all new prompt text that is tokenized at the same time. The router splits what exceeds it \
+         into words of four bytes.",
     ),
     knob(
         "limits.headers",
         &At(|it| &mut it.settings.limits.header_bytes, Size(1..=HEADER_BYTES_MAX)),
-        "The largest request header.",
+        "Size of the largest request header that the router accepts.",
     ),
     knob(
         "limits.connections",
         &At(|it| &mut it.settings.limits.connections, Count(1..=CONNECTIONS_MAX)),
-        "Client connections; further ones wait in the kernel.",
+        "Most client connections at a time; further ones wait in the kernel.",
     )
     .at_restart(),
     knob(
         "limits.idle_per_worker",
         &At(|it| &mut it.settings.limits.idle_per_worker, Count(0..=CONNECTIONS_MAX)),
-        "Idle connections that each thread keeps to each worker.",
+        "Most idle connections that each thread keeps to each worker.",
     )
     .at_restart(),
-];
-
-static TIMEOUTS: &[Knob] = &[
-    knob(
-        "timeouts.client_header",
-        &At(|it| &mut it.settings.timeouts.client_header, Time(ABOVE_ZERO)),
-        "Receiving a client's request header, from its first byte.",
-    ),
-    knob(
-        "timeouts.client_body",
-        &At(|it| &mut it.settings.timeouts.client_body, Time(ABOVE_ZERO)),
-        "Receiving a client's request body, from the end of its header.",
-    ),
-    knob(
-        "timeouts.client_stalled",
-        &At(|it| &mut it.settings.timeouts.client_stalled, Time(ABOVE_ZERO)),
-        "Writing to a client that reads nothing: its connection is closed, or its HTTP/2 stream is reset.",
-    ),
-    knob(
-        "timeouts.client_idle",
-        &At(|it| &mut it.settings.timeouts.client_idle, Time(ABOVE_ZERO)),
-        "A client connection without a request.",
-    ),
-    knob(
-        "timeouts.connect",
-        &At(|it| &mut it.settings.timeouts.connect, Time(ABOVE_ZERO)),
-        "Connecting to a worker.",
-    ),
-    knob(
-        "timeouts.headers",
-        &At(|it| &mut it.settings.timeouts.headers, Time(ABOVE_ZERO)),
-        "From sending a request to the header of the response; without streaming, that is its end.",
-    ),
-    knob(
-        "timeouts.first_token",
-        &At(|it| &mut it.settings.timeouts.first_token, Time(ABOVE_ZERO)),
-        "From sending a request to the first event of its stream.",
-    ),
-    knob(
-        "timeouts.inter_token",
-        &At(|it| &mut it.settings.timeouts.inter_token, Time(ABOVE_ZERO)),
-        "Between two events of a stream.",
-    ),
-    knob(
-        "timeouts.total",
-        &At(|it| &mut it.settings.timeouts.total, Time(ABOVE_ZERO)),
-        "From a request's arrival to the last byte of its response.",
-    ),
-    knob(
-        "timeouts.worker_idle",
-        &At(|it| &mut it.settings.timeouts.worker_idle, Time(FROM_ZERO)),
-        "How long to keep an idle connection to a worker; shorter than the worker does (uvicorn: 5s).",
-    ),
-    knob(
-        "timeouts.drain_grace",
-        &At(|it| &mut it.settings.timeouts.drain_grace, Time(FROM_ZERO)),
-        "After SIGTERM: how long to keep accepting while load balancers notice that the router is not \
-         ready.",
-    ),
-    knob(
-        "timeouts.drain",
-        &At(|it| &mut it.settings.timeouts.drain, Time(FROM_ZERO)),
-        "After that: how long responses may take to finish.",
-    ),
 ];
 
 static PROBES: &[Knob] = &[
@@ -510,7 +466,8 @@ static PROBES: &[Knob] = &[
     knob(
         "probes.interval",
         &At(|it| &mut it.settings.probes.interval, Time(ABOVE_ZERO)),
-        "Time between two probes of one worker, give or take a tenth. Idle workers in fleets of more than 350 are probed every second or third time.",
+        "Time between two probes of one worker, give or take a tenth. In fleets of more than 350, the \
+         router probes idle workers every second or third time.",
     ),
     knob(
         "probes.timeout",
@@ -528,22 +485,22 @@ static HEALTH: &[Knob] = &[
     knob(
         "health.failures_max",
         &At(|it| &mut it.settings.brain.health.failures_max, Count(1..=1_000_000)),
-        "Failed responses in a row after which a worker is ejected.",
+        "Number of failed responses in a row after which the router ejects a worker.",
     ),
     knob(
         "health.back_off",
         &At(|it| &mut it.settings.brain.health.back_off, Time(ABOVE_ZERO)),
-        "How long the first ejection lasts; it doubles each time.",
+        "Length of the first ejection. It doubles with each further one.",
     ),
     knob(
         "health.back_off_max",
         &At(|it| &mut it.settings.brain.health.back_off_max, Time(ABOVE_ZERO)),
-        "How long an ejection lasts at most.",
+        "Length of the longest ejection.",
     ),
     knob(
         "health.slow_start",
         &At(|it| &mut it.settings.brain.health.slow_start, Time(FROM_ZERO)),
-        "How long a returned worker's share grows from a tenth to the whole.",
+        "Time in which the share of a returned worker grows from a tenth to the whole.",
     ),
 ];
 
@@ -551,17 +508,18 @@ static RETRIES: &[Knob] = &[
     knob(
         "retries.per_request",
         &At(|it| &mut it.settings.brain.budget.per_request, Ratio(0.0..=10.0)),
-        "Retries that each request adds to the budget of the fleet.",
+        "How many retries each request adds to the budget of the fleet.",
     ),
     knob(
         "retries.per_second",
         &At(|it| &mut it.settings.brain.budget.per_second, Ratio(0.0..=1_000_000.0)),
-        "Retries that each second adds to it.",
+        "How many retries each second adds to the budget of the fleet.",
     ),
     knob(
         "retries.failovers_max",
         &At(|it| &mut it.settings.brain.failovers_max, Count(0..=ATTEMPTS_MAX)),
-        "Further attempts of a request that a worker has received.",
+        "How many more workers may receive a request after one that received it has failed. Refused \
+         connections do not count.",
     ),
 ];
 
@@ -569,7 +527,7 @@ static RECORD: &[Knob] = &[
     knob(
         "record.file",
         &At(|it| &mut it.settings.record.file, FILE),
-        "Where to record requests for maitre replay, as hashes without text; empty for nowhere.",
+        "Where to record requests for `maitre replay`, as hashes without text; empty for nowhere.",
     )
     .common()
     .with_flag("record")
@@ -577,13 +535,14 @@ static RECORD: &[Knob] = &[
     knob(
         "record.max_bytes",
         &At(|it| &mut it.settings.record.bytes_max, Size(4_096..=BODIES_BYTES_MAX)),
-        "The largest such file; a full one moves to FILE.1, that one to FILE.2.",
+        "Size of the largest such file. The router renames a full one to FILE.1, that one to FILE.2, and so \
+         on.",
     )
     .at_restart(),
     knob(
         "record.files",
         &At(|it| &mut it.settings.record.files, Count(1..=RECORD_FILES_MAX)),
-        "How many files are kept, including the current one.",
+        "How many files the router keeps, including the current one.",
     )
     .at_restart(),
 ];
@@ -592,9 +551,9 @@ static LOG: &[Knob] = &[
     knob(
         "log.level",
         &At(|it| &mut it.log.level, LOG_LEVEL),
-        "What is logged: off, error, warn, info, debug or trace, or by module: info,hyper=warn.",
+        "What the router logs: off, error, warn, info, debug or trace, or by module: info,hyper=warn.",
     )
     .common(),
-    knob("log.format", &At(|it| &mut it.log.format, LOG_FORMAT), "How it is logged: text or json.")
+    knob("log.format", &At(|it| &mut it.log.format, LOG_FORMAT), "Format of the log: text or json.")
         .at_restart(),
 ];

@@ -12,7 +12,7 @@ pub(super) static CLUSTER: &[Knob] = &[
     knob(
         "cluster.via",
         &At(|it| &mut it.cluster.via, VIA),
-        "How the routers of a fleet share what they know: off, mesh (direct connections), or the URL of a \
+        "How the routers of a fleet share their state: off, mesh (direct connections), or the URL of a \
          Redis: redis://host:6379, or rediss://user:password@host:6379/0 with TLS.",
     )
     .common()
@@ -22,7 +22,7 @@ pub(super) static CLUSTER: &[Knob] = &[
         "cluster.peers",
         &At(|it| &mut it.cluster.peers, List::of(HOST_PORT)),
         "In a mesh: addresses of some other routers; repeat the flag for each. A name may resolve to \
-         several. The first router needs none; routers learn the rest from each other.",
+         several addresses. The first router needs none, because routers learn the rest from each other.",
     )
     .with_flag("peer")
     .at_restart(),
@@ -35,26 +35,26 @@ pub(super) static CLUSTER: &[Knob] = &[
     knob(
         "cluster.advertise",
         &At(|it| &mut it.cluster.advertise, Optional(HOST_PORT)),
-        "In a mesh: the address of this router for others, if it is not the one they see when it \
+        "In a mesh: the address at which others reach this router. Set it if they see another one when it \
          connects.",
     )
     .at_restart(),
     knob(
         "cluster.name",
         &At(|it| &mut it.cluster.name, ROUTER_NAME),
-        "A unique name of this router; if empty, the host name and the port of listen.",
+        "A unique name of this router; empty for the host name and the port of listen.",
     )
     .at_restart(),
     knob(
         "cluster.group",
         &At(|it| &mut it.cluster.group, ROUTER_NAME),
-        "With Redis: the name of the fleet. Another fleet may use the same Redis under another name.",
+        "With Redis: the name of the fleet. Fleets with different names can use the same Redis.",
     )
     .at_restart(),
     knob(
         "cluster.key",
         &At(|it| &mut it.secrets.cluster_key, SECRET),
-        "The key that all routers share: required in a mesh, and encrypts messages through Redis. `maitre \
+        "The key that all routers share. A mesh requires it; with Redis it encrypts the messages. `maitre \
          key` makes one.",
     )
     .at_restart(),
@@ -67,8 +67,7 @@ pub(super) static CLUSTER: &[Knob] = &[
     knob(
         "cluster.join_timeout",
         &At(|it| &mut it.cluster.join_timeout, Time(FROM_ZERO)),
-        "How long a starting router waits, before it is ready, for what the others know; 0s does not \
-         wait.",
+        "How long a starting router waits for the state of the others before it is ready; 0s does not wait.",
     )
     .at_restart(),
 ];

@@ -20,7 +20,7 @@ pub(super) static SCALING: &[Knob] = &[
     knob(
         "scaling.start_up",
         &At(|it| &mut it.settings.brain.scaling.start_up, Time(FROM_ZERO)),
-        "How long a new worker takes to start; the router asks for it this much in advance.",
+        "How long a new worker takes to start. The router asks for it this much in advance.",
     ),
     knob(
         "scaling.settle",
@@ -35,7 +35,8 @@ pub(super) static SCALING: &[Knob] = &[
     knob(
         "scaling.first_worker",
         &At(|it| &mut it.settings.brain.scaling.first_worker, Time(FROM_ZERO)),
-        "With scaling.idle: how long a request without a deadline waits for the first worker of its model; 0s: it does not wait.",
+        "With scaling.idle: how long a request without a deadline waits for the first worker of its model; \
+         0s does not wait.",
     ),
     knob(
         "scaling.models",
