@@ -472,7 +472,7 @@ static PROBES: &[Knob] = &[
     knob(
         "probes.timeout",
         &At(|it| &mut it.settings.probes.timeout, Time(ABOVE_ZERO)),
-        "Time limit of a probe.",
+        "Time limit of a probe. Health probes get two seconds more where the engine is an SGLang, which answers after one, or of unknown brand.",
     ),
     knob(
         "probes.models_interval",

@@ -18,6 +18,8 @@ mod tests;
 mod tokenize;
 mod vllm;
 
+use std::time::Duration;
+
 use maitre_base::{EngineLoad, Role};
 use memchr::memmem;
 
@@ -88,6 +90,9 @@ pub const ROUTER: &str = "x-maitre-router";
 /// Where a Maitre router has that header.
 pub const HEALTH: &str = "/health";
 
+/// The longest `health_delay`: that of an engine of unknown brand.
+pub const HEALTH_DELAY_MAX: Duration = Duration::from_secs(2);
+
 const MODELS: &str = "/v1/models";
 const METRICS: &str = "/metrics";
 const VERSION: &str = "/version";
@@ -122,6 +127,17 @@ impl EngineKind {
             EngineKind::Sglang => &[METRICS, "/v1/loads"],
             // The first needs a setting. Every read empties the second.
             EngineKind::TensorRt => &["/prometheus/metrics", METRICS],
+        }
+    }
+
+    /// How much longer than other engines a healthy one may take to answer a health probe. SGLang generates a token, and
+    /// looks once a second whether one has come: after one second if it is idle, after two in a long step.
+    pub const fn health_delay(self) -> Duration {
+        match self {
+            EngineKind::Sglang => HEALTH_DELAY_MAX,
+            EngineKind::Vllm | EngineKind::TensorRt | EngineKind::LlamaCpp | EngineKind::Generic => {
+                Duration::ZERO
+            }
         }
     }
 

@@ -12,7 +12,7 @@ use bytes::Bytes;
 use http::header::SERVER;
 use http::{HeaderValue, StatusCode};
 use maitre_base::{EngineLoad, Instant, Rng, Role, hash};
-use maitre_dialect::engine::{self, EngineKind, sources};
+use maitre_dialect::engine::{self, EngineKind, HEALTH_DELAY_MAX, sources};
 use maitre_dialect::models;
 use maitre_dispatch::Event;
 use maitre_fleet::{Card, Evidence};
@@ -263,7 +263,8 @@ impl WorkerWatch {
     async fn probe(&mut self) -> bool {
         let begun = self.watcher.brain.now();
         let path = self.watcher.settings.load().probes.path.clone();
-        let evidence = match self.get(&path).await {
+        let timeout = self.health_timeout();
+        let evidence = match self.get_within(&path, timeout).await {
             Ok(response) if response.router == Some(router_name(self.watcher.seed)) => {
                 self.link.failed("this is the router itself, not an engine".to_owned());
                 Evidence::Refused
@@ -280,7 +281,6 @@ impl WorkerWatch {
             Err(Unanswered::NoSocket) => return false,
             Err(Unanswered::TimedOut) if self.link.heard_since(begun) => return true,
             Err(Unanswered::TimedOut) => {
-                let timeout = self.watcher.settings.load().probes.timeout;
                 self.link.failed(format!("GET {path} timed out after {timeout:?}"));
                 Evidence::Silent
             }
@@ -415,9 +415,19 @@ impl WorkerWatch {
         Ok(())
     }
 
-    /// One GET request to the worker, on a connection that is kept for the next one.
+    /// The time limit of a health probe. An engine of unknown brand may be a slow one.
+    fn health_timeout(&self) -> Duration {
+        let delay = self.link.expected_kind().map_or(HEALTH_DELAY_MAX, EngineKind::health_delay);
+        self.watcher.settings.load().probes.timeout + delay
+    }
+
     async fn get(&mut self, path: &str) -> Result<ProbeResponse, Unanswered> {
         let timeout = self.watcher.settings.load().probes.timeout;
+        self.get_within(path, timeout).await
+    }
+
+    /// One GET request to the worker, on a connection that is kept for the next one.
+    async fn get_within(&mut self, path: &str, timeout: Duration) -> Result<ProbeResponse, Unanswered> {
         let kept = self.upstream.take().filter(|it| {
             self.watcher.brain.now().since(it.idle_since) < self.watcher.settings.load().timeouts.worker_idle
         });

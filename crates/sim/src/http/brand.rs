@@ -1,14 +1,24 @@
 //! Which engine is played, where brands differ.
 
+use std::time::Duration;
+
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Brand {
     #[default]
     Vllm,
-    /// Its cards, and where its chat streams have the ids of the prompt. Its metrics are not played.
+    /// Its cards, its health check, and where its chat streams have the ids of the prompt. Its metrics are not played.
     Sglang,
 }
 
 impl Brand {
+    /// How long a healthy engine takes to say so. SGLang generates a token, and looks once a second whether it has come.
+    pub(super) const fn health_delay(self) -> Option<Duration> {
+        match self {
+            Brand::Vllm => None,
+            Brand::Sglang => Some(Duration::from_secs(1)),
+        }
+    }
+
     /// The signature on the model cards.
     pub(super) const fn owner(self) -> &'static str {
         match self {

@@ -87,7 +87,12 @@ async fn answer(state: Arc<HostState>, request: Request<Incoming>) -> Result<Res
         _ if !is_authorized(&state, path, parts.headers.get(AUTHORIZATION)) => {
             Err(ApiError::plain(StatusCode::UNAUTHORIZED))
         }
-        Method::GET => get(&state, path),
+        Method::GET => {
+            if let Some(delay) = state.config.brand.health_delay().filter(|_| path == "/health") {
+                tokio::time::sleep(delay).await;
+            }
+            get(&state, path)
+        }
         Method::POST => post(&state, PostedRequest { path, request_id, body: &body }).await,
         _ => Err(ApiError::plain(StatusCode::METHOD_NOT_ALLOWED)),
     };
