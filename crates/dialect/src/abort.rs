@@ -1,6 +1,6 @@
 //! Answers that an engine gives up, with status 200.
 //!
-//! vLLM and SGLang end the answers that they are writing when they shut down or are told to abort them; vLLM 0.32 also those
+//! vLLM and SGLang end the answers that they are writing when they shut down or an operator aborts them; vLLM 0.32 also those
 //! of requests that come while it shuts down. No client asks for that: one that left reads no answer.
 
 use memchr::memmem;

@@ -155,7 +155,7 @@ impl<'a> StreamChunk<'a> {
         }
     }
 
-    /// Whether the engine has given the answer up, because it shuts down or was told to.
+    /// Whether the engine has given the answer up, because it shuts down or an operator aborts it.
     pub(super) fn is_aborted(&self) -> bool {
         self.finish_reason.is_some_and(|it| it.text == "\"abort\"")
     }

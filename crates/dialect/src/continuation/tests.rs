@@ -240,7 +240,7 @@ fn an_engine_that_reports_its_failure_has_broken_off() {
     assert_eq!(stream.break_off(), Break::Rest { tokens: 17 });
 }
 
-/// What vLLM 0.32 sends when it is told to shut down: the answer ends as if it were complete, and so does the stream.
+/// What vLLM 0.32 sends when it shuts down: the answer ends as if it were complete, and so does the stream.
 #[test]
 fn an_engine_that_aborts_an_answer_has_broken_off() {
     let choice =

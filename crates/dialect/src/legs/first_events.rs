@@ -175,7 +175,7 @@ impl<'a> EventFields<'a> {
         is_empty
     }
 
-    /// Whether the engine gives the answer up, because it shuts down or was told to.
+    /// Whether the engine gives the answer up, because it shuts down or an operator aborts it.
     fn is_aborted(&self) -> bool {
         let mut is_aborted = false;
         if let Some(choices) = self.choices {

@@ -44,7 +44,7 @@ pub(super) async fn forward(
         let decision = match attempt_twice(guard, (arrived, &rewrite), placement).await {
             Ok(mut started) => match judge(started.head.status) {
                 None if was_aborted(&mut started).await => {
-                    // It shuts down, or was told to.
+                    // It shuts down, or an operator aborts its answers.
                     started.link.probe.notify_one();
                     error_response = Some(started);
                     guard.attempt_failed(Failure::Abandoned)
