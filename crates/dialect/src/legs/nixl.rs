@@ -16,10 +16,15 @@ use crate::legs::bad_answer::BadAnswer;
 /// What the prefill worker gets, in both styles.
 pub(super) const PREFILL_PARAMS: &str = r#"{"do_remote_decode":true,"do_remote_prefill":false,"remote_engine_id":null,"remote_block_ids":null,"remote_host":null,"remote_port":null}"#;
 
+/// The engine id of a data-parallel rank, where this one is configured for all of them. Both engines compare it.
+pub fn engine_id_of(configured: &str, rank: Option<u32>) -> String {
+    rank.map_or_else(|| configured.to_owned(), |rank| format!("{configured}_dp{rank}"))
+}
+
 /// How a decode worker reaches the prefill worker that will push to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SideChannel<'a> {
-    /// Fixed in the prefill worker's `--kv-transfer-config`.
+    /// Fixed in the prefill worker's `--kv-transfer-config`: see `engine_id_of`.
     pub engine_id: &'a str,
     /// As the decode worker reaches it.
     pub host: &'a str,

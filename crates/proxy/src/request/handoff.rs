@@ -78,6 +78,7 @@ impl HandoffPlan {
             HandoffStyle::NixlPush => {
                 let rank = u16::try_from(prefill.rank.unwrap_or(0)).unwrap_or(u16::MAX);
                 plan.port = Some(port.unwrap_or(SIDE_CHANNEL_PORT).saturating_add(rank));
+                plan.engine_id = nixl::engine_id_of(&plan.engine_id, prefill.rank);
             }
             HandoffStyle::Mooncake => plan.meet_mooncake(lane, prefill).await?,
             _ => {}

@@ -209,6 +209,21 @@ async fn a_worker_that_pushes_is_named_to_the_decode_worker_under_an_id_of_both(
     assert_eq!(decode.body, with("kv_transfer_params", &params));
 }
 
+/// vLLM gives each data-parallel rank an id and a side channel of its own.
+#[tokio::test]
+async fn a_rank_that_pushes_is_named_as_vllm_names_it() {
+    let script = Script { reply: plain_prefill, query: "" };
+    let options = |_| "&bootstrap=5600&engine-id=prefill-1&ranks=2".to_owned();
+    let pair = Pair::start(script, options, "nixl-push").await;
+    for _ in 0..4 {
+        let (prefill, decode) = pair.legs().await;
+        let rank: u64 = prefill.header("x-data-parallel-rank").unwrap().parse().unwrap();
+        let params = &decode.body["kv_transfer_params"];
+        assert_eq!(params["remote_engine_id"], format!("prefill-1_dp{rank}"));
+        assert_eq!(params["remote_port"], 5600 + rank);
+    }
+}
+
 #[tokio::test]
 async fn workers_that_share_a_store_need_no_parameters() {
     let script = Script { reply: plain_prefill, query: "" };
