@@ -6,15 +6,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use maitre_dispatch::Placement;
 use maitre_fleet::{HealthState, Wanted};
 use tokio::time::timeout;
 
 use super::arrive::Arrived;
-use super::exchange::StartedResponse;
+use super::exchange::{Outbound, StartedResponse, send};
 use super::forward;
 use super::guard::RequestGuard;
-use super::place::{BodyRewrite, Leg, LegRequest, Placed};
+use super::place::{Leg, Placed};
 use crate::link::Link;
 use crate::refuse::{Refused, lacks_path};
 
@@ -35,8 +34,9 @@ pub(super) async fn forward(
         return Ok(first);
     }
     for link in others(guard, arrived, &first)? {
-        match ask(guard, (arrived, &rewrite), link, first.placement).await {
-            Some(started) if !lacks_path(started.head.status) => return Ok(started),
+        let outbound = Outbound { arrived, rewrite: &rewrite, leg: Leg::Whole };
+        match timeout(PATIENCE, send(&guard.lane.upstreams, outbound, link, first.placement)).await {
+            Ok(Ok(started)) if !lacks_path(started.head.status) => return Ok(started),
             _ => {}
         }
     }
@@ -60,27 +60,4 @@ fn others(
         ready.map(|it| it.id).filter(|&it| it != first.link.worker).take(TRIES_MAX).collect()
     });
     Ok(ready.into_iter().filter_map(|it| brain.link(it)).collect())
-}
-
-/// None if the worker does not respond.
-async fn ask(
-    guard: &RequestGuard,
-    (arrived, rewrite): (&Arrived, &BodyRewrite),
-    link: Arc<Link>,
-    placement: Placement,
-) -> Option<Box<StartedResponse>> {
-    let upstreams = &guard.lane.upstreams;
-    let mut upstream = match upstreams.take(&link) {
-        Some(upstream) => upstream,
-        None => upstreams.open(&link, guard.settings.timeouts.connect).await.ok()?,
-    };
-    let LegRequest { request, form } = rewrite.request(arrived, &link, &placement, Leg::Whole).ok()?;
-    let sent = upstreams.clock.now();
-    let respond = async {
-        let head = upstream.send(request).await.ok()?;
-        let first = upstream.chunk().await.transpose().ok()?;
-        Some((head, first))
-    };
-    let (head, first) = timeout(PATIENCE, respond).await.ok()??;
-    Some(Box::new(StartedResponse { placement, form, link, upstream, sent, head, first }))
 }

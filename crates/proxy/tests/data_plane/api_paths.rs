@@ -161,7 +161,11 @@ async fn tokens_are_counted_by_a_worker_that_can() {
     for engine in &fixture.engines[..2] {
         engine.handle().inject(Injection::always(Fault::Status { status: 404 }));
     }
-    for _ in 0..3 {
+    for closes in [false, false, false, true, true, true] {
+        if closes {
+            // The idle connection closes as it is used again.
+            fixture.engines[2].handle().inject(Injection::times(Fault::CloseBeforeHeaders, 1));
+        }
         let answer = client.post(COUNT, MESSAGES).await;
         assert_eq!(answer.json(), counted.json());
         assert_eq!(answer.header("x-maitre-worker"), format!("http://{}", fixture.engines[2].addr()));
