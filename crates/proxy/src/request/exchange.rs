@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use http::Method;
 use http::header::{
     CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HeaderMap, HeaderValue, TRANSFER_ENCODING,
 };
@@ -20,6 +21,8 @@ use super::within::within;
 use crate::brain::{SharedBrain, Waiter};
 use crate::headers::REQUEST_ID;
 use crate::link::Link;
+use crate::outcome::RequestOutcome;
+use crate::refuse::outcome;
 use crate::upstreams::Upstreams;
 
 /// A response whose first byte is here.
@@ -234,7 +237,9 @@ async fn try_exchange(
     let limit = TimeLimit::until(placement.deadline, responded, left);
     let first = within(limit.left, upstream.chunk()).await;
     let first = first.map_err(|_| timed_out(limit))?.transpose().map_err(|error| broke(&link, &error))?;
-    if first.is_none() && is_stream(&head.headers) {
+    // An error may have no events, and a response to HEAD never has.
+    let has_events = arrived.method != Method::HEAD && outcome(head.status) == RequestOutcome::Answered;
+    if first.is_none() && has_events && is_stream(&head.headers) {
         return Err(broke(&link, &UpstreamError::Closed).into());
     }
     // Boxed: it has half a kilobyte, and six futures pass it on.

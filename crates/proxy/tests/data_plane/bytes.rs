@@ -1,10 +1,13 @@
 //! Requests and responses pass unchanged, byte for byte.
 
+use bytes::Bytes;
+use http::Request;
+use http_body_util::Full;
 use maitre_base::Rng;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 
-use crate::fixture::{ANYWHERE, Client, chat, engine_settings, fixture_with, settings, within};
+use crate::fixture::{ANYWHERE, Client, chat, engine_settings, fixture_with, post, settings, within};
 use maitre_proxy::Router;
 
 /// A valid chat request as no serializer writes it: spaces everywhere, unknown fields, numbers that fit no machine type,
@@ -114,9 +117,16 @@ async fn router_in_front_of(worker: std::net::SocketAddr) -> Router {
     let mut settings = settings();
     settings.workers = vec![format!("http://{worker}").parse().unwrap()];
     let router = Router::start(settings).await.unwrap();
-    let ready = |it: &maitre_fleet::Worker| it.health.state() == maitre_fleet::HealthState::Ready;
-    within(router.until(|brain| brain.fleet().workers().all(ready))).await;
+    within(router.until(|brain| brain.fleet().workers().all(is_ready))).await;
     router
+}
+
+fn is_ready(worker: &maitre_fleet::Worker) -> bool {
+    worker.health.state() == maitre_fleet::HealthState::Ready
+}
+
+fn head(path: &str) -> Request<Full<Bytes>> {
+    Request::head(path).header("host", "maitre").body(Full::default()).unwrap()
 }
 
 const STREAM: &str = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\ntransfer-encoding: chunked\r\nx-odd: kept\r\n\r\n";
@@ -188,6 +198,24 @@ async fn an_error_in_the_form_of_events_is_passed_on_as_it_came() {
     assert_eq!((answer.status.as_u16(), answer.body), (400, event.into()));
     let state = router.look(|brain| brain.fleet().workers().next().unwrap().health.state());
     assert_eq!(state, maitre_fleet::HealthState::Ready);
+}
+
+#[tokio::test]
+async fn an_error_without_events_and_a_response_to_head_are_no_broken_streams() {
+    let refused =
+        "HTTP/1.1 400 Bad Request\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n";
+    for (request, head, expected) in
+        [(post("/v1/chat/completions", chat(1, true)), refused, 400), (head("/events"), STREAM, 200)]
+    {
+        let mut settings = settings();
+        settings.passthrough = vec!["/events".to_owned()];
+        settings.workers = vec![format!("http://{}", scripted(head, Vec::new()).await).parse().unwrap()];
+        let router = Router::start(settings).await.unwrap();
+        within(router.until(|brain| brain.fleet().workers().all(is_ready))).await;
+        let answer = Client::connect(router.listen()).await.ask(request).await.unwrap();
+        assert_eq!((answer.status.as_u16(), answer.body.len()), (expected, 0));
+        assert!(router.look(|brain| brain.fleet().workers().all(is_ready)), "{expected}");
+    }
 }
 
 #[tokio::test]
