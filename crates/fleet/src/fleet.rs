@@ -61,6 +61,8 @@ pub struct WorkerSnapshot {
     pub promised: PromisedWork,
     /// Requests in flight there, including those that no router has reported.
     pub requests: u32,
+    /// What the other workers of its model have on average, lately, for as much weight; infinite where there is no other.
+    pub others: f64,
     /// This router's part of the promised requests and of their prefill.
     pub ours: (u32, Tokens),
     /// Its weight, scaled down while it warms up.
@@ -384,6 +386,7 @@ impl Fleet {
         self.knee = self.knee_estimator.knee(&self.knee_estimator);
         self.all_transfers().into_iter().for_each(|it| it.settle(now));
         self.mean = self.mean_load(now);
+        self.compare_loads();
         for it in self.workers.iter_mut().flatten() {
             it.rates.lean(&fleet);
             it.knee = it.knee_estimator.knee(&self.knee_estimator);

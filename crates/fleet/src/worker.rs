@@ -71,6 +71,8 @@ pub struct Worker {
     pub draining: bool,
     /// The operator's weight: how much work it gets relative to a worker of weight one.
     pub weight: f64,
+    /// Requests that the other workers of its model had on average at the last tick, for as much weight.
+    pub(crate) others: f64,
     /// When it was last probed for another router's suspicion.
     pub(crate) doubted: Option<Instant>,
 }
@@ -102,6 +104,7 @@ impl Worker {
             adapters: Adapters::default(),
             draining: false,
             weight: 1.0,
+            others: f64::INFINITY,
             doubted: None,
         }
     }
@@ -121,13 +124,13 @@ impl Worker {
             rates,
             ..
         } = *other;
-        let Worker { knee, draining, weight, .. } = *other;
+        let Worker { knee, draining, weight, others, .. } = *other;
         self.health.clone_from(health);
         (self.promised, self.promised_by_others) = (promised, promised_by_others);
         (self.began, self.overdue) = (began, overdue);
         (self.report, self.promised_then, self.foreign) = (report, promised_then, foreign);
         (self.rates, self.knee) = (rates, knee);
-        (self.draining, self.weight) = (draining, weight);
+        (self.draining, self.weight, self.others) = (draining, weight, others);
     }
 
     /// Whether it answers clients at all: not if it only prefills for others.

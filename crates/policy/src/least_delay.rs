@@ -14,7 +14,7 @@
 //!                                                evicts, too
 //!       + OTHERS ·    prefill · √requests        pause of running answers during our prefill
 //!       + OTHERS ·    steps · step_request · √requests    and our part of every step we share with them
-//!       + ANSWER ·    steps · step               our own answer, at that worker's pace
+//!       + ANSWER ·    steps · step · crowding    our own answer, at that worker's pace; more where the worker is crowded
 //!       +             room                       memory: the wait for KV blocks, and blocks we keep from others
 //!       +             adapter                    the wait for the adapter, if it must be loaded
 //! ```
@@ -54,6 +54,11 @@ const PRESSED: f64 = 0.8;
 /// time.
 const PRESS: f64 = 0.2;
 const MISSING: f64 = 0.3;
+/// A worker with more than so many times the requests of the others is crowded. With 2, conversations past saturation moved too:
+/// their TTFT was 8 % longer.
+const CROWDED: f64 = 3.0;
+/// Steps count as at most so many times longer, whatever was learned.
+const CROWDING_MAX: f64 = 16.0;
 /// Cost, per request already on a full worker, of the KV blocks we occupy while we decode.
 const CROWD: f64 = 0.3;
 /// Loading an adapter from host memory; public measurements give 0.05 to 0.5 s for ranks of 8 to 64.
@@ -125,7 +130,7 @@ pub struct DelayTerms {
     pub pushed: f64,
     /// Delay of the answers running there.
     pub others: f64,
-    /// Our own answer, at that worker's pace.
+    /// Our own answer, at that worker's pace; more where it has far more requests than the others.
     pub answer: f64,
     /// The wait for KV blocks, and the blocks we keep from others.
     pub room: f64,
@@ -180,10 +185,24 @@ pub fn terms(ask: &Ask, candidate: &Candidate) -> DelayTerms {
         pushed: PUSHED
             * ((prefill + pulled(candidate)) * candidate.room.map_or(0.0, |it| full(it, candidate.holds))),
         others: OTHERS * (requests.sqrt() * (prefill + steps * pace.step_request)),
-        answer: ANSWER * answer,
+        answer: ANSWER * answer * crowding(pace, requests, candidate.others),
         room: candidate.room.map_or(0.0, |it| room(it, held, requests)) + candidate.displaced_seconds,
         adapter: adapter(candidate, || answer),
     }
+}
+
+/// By what our answer's time counts more where a worker has far more requests than the others: how many times longer its steps
+/// take than with `CROWDED` times as many requests as they have, squared.
+///
+/// A crowd does not go by itself where it shares a long prefix that no other worker has: for each request alone it is cheaper to
+/// join it than to compute the prefix anew. One worker of eight had 405 requests, and the others ten each. With this, another
+/// worker gets the prefix, and the crowd parts. Counting the steps of all busy workers more instead was tried and left: it moves
+/// the contexts of agents, which nobody shares.
+#[inline]
+fn crowding(pace: &Pace, requests: f64, others: f64) -> f64 {
+    let step = |requests: f64| pace.step + pace.step_request * requests;
+    let longer = step(requests) / step(CROWDED * others);
+    if longer > 1.0 { longer.min(CROWDING_MAX).powi(2) } else { 1.0 }
 }
 
 /// The uncached part of the prompt, the time to compute or load it, and the time to fetch what is fetched.
@@ -305,6 +324,35 @@ mod tests {
     #[test]
     fn a_cold_prompt_goes_to_the_shortest_queue() {
         check(&[(1, 5_000, 0), (1, 400, 0)], (1, Why::LeastDelay));
+    }
+
+    /// Each request alone would rather join a crowd that has its prefix than have that computed anew.
+    #[test]
+    fn a_crowd_that_shares_a_prefix_parts() {
+        let ask = Ask { prefill: Tokens(12_000), decode: Tokens(100), ..Ask::default() };
+        let pick = |crowd: u32, others: [f64; 2]| {
+            let mut candidates = fleet(&[(crowd, 0), (5, 0)]);
+            candidates[0].held = Tokens(11_800);
+            for (candidate, others) in candidates.iter_mut().zip(others) {
+                candidate.others = others;
+            }
+            pick(&ask, &candidates, &mut Vec::new(), &mut Rng::new(1)).unwrap().index
+        };
+        let alone = [f64::INFINITY; 2];
+        assert_eq!([10, 100, 500].map(|it| pick(it, alone)), [0, 0, 0]);
+        // Beside others with five requests each; where all have as many, there is no other to go to.
+        assert_eq!([10, 100, 500].map(|it| pick(it, [5.0, f64::from(it)])), [0, 0, 1]);
+        assert_eq!([10, 100, 500].map(|it| pick(it, [f64::from(it); 2])), [0, 0, 0]);
+    }
+
+    #[test]
+    fn crowding_is_bounded_whatever_was_learned() {
+        let crowding =
+            |step, step_request, others| super::crowding(&Pace { step, step_request, ..PACE }, 600.0, others);
+        assert_eq!([300.0, 1e9, f64::INFINITY].map(|it| crowding(0.01, 1e-4, it)), [1.0; 3]);
+        assert!((crowding(0.01, 1e-4, 100.0) - (7.0_f64 / 4.0).powi(2)).abs() < 1e-9);
+        assert_eq!(crowding(0.0, 1e-4, 0.0), 256.0);
+        assert_eq!([0.0, 600.0, f64::INFINITY].map(|it| crowding(0.0, 0.0, it)), [1.0; 3]);
     }
 
     #[test]

@@ -80,6 +80,8 @@ pub struct Candidate {
     pub room: Option<KvRoom>,
     /// Seconds of prefill that programs lose whose memory this request would take.
     pub displaced_seconds: f64,
+    /// Requests that the other workers of its model have on average, lately; infinite where there is no other.
+    pub others: f64,
     pub reported: FreshLoad,
     pub adapter: AdapterSlot,
 }

@@ -2,10 +2,12 @@
 
 use maitre_base::{AdapterSlot, FreshLoad, Instant, Knee, KvRoom, Tokens, WorkerId};
 
+use std::collections::BTreeMap;
+
 use super::{Fleet, MeanLoad, WorkerSnapshot};
 use crate::barred::Barred;
 use crate::health::HealthState;
-use crate::model::Wanted;
+use crate::model::{ModelId, Wanted};
 use crate::rates::Rates;
 use crate::worker::Worker;
 
@@ -116,6 +118,26 @@ impl Fleet {
         }
     }
 
+    /// Notes for each worker what the others of its model have, for as much weight.
+    pub(super) fn compare_loads(&mut self) {
+        let takes = |it: &Worker| it.is_fit() && it.answers();
+        let load = |it: &Worker| (f64::from(it.promised_by_all().work.requests), it.weight);
+        let mut models: BTreeMap<Option<ModelId>, (f64, f64)> = BTreeMap::new();
+        for it in self.workers().filter(|it| takes(it)) {
+            let (requests, weight) = load(it);
+            let all = models.entry(self.base_of(it.id)).or_default();
+            *all = (all.0 + requests, all.1 + weight);
+        }
+        for place in 0..self.workers.len() {
+            let all = models.get(&self.base_of(WorkerId(place as u32))).copied().unwrap_or_default();
+            let Some(it) = &mut self.workers[place] else { continue };
+            let own = if takes(it) { load(it) } else { (0.0, 0.0) };
+            let (requests, weight) = (all.0 - own.0, all.1 - own.1);
+            // The least weight is a hundredth; less is a rounding error.
+            it.others = if weight > 1e-3 { requests / weight * it.weight } else { f64::INFINITY };
+        }
+    }
+
     #[inline]
     pub(super) fn snapshot(&self, now: Instant, wanted: Wanted, worker: &Worker) -> WorkerSnapshot {
         let adapter = match wanted {
@@ -131,6 +153,7 @@ impl Fleet {
             promised,
             ours: (worker.promised.work.requests, worker.promised.work.prefill.tokens),
             requests: promised.requests.saturating_add(worker.foreign(now)),
+            others: worker.others,
             share: self.ramp(now, worker, promised.requests) * worker.weight,
             knee: worker.knee,
             prefill: worker.rates.prefill,

@@ -469,3 +469,26 @@ fn a_worker_that_still_drains_gets_what_other_routers_promised_to_its_successor(
     let last = fleet.add(url);
     assert_eq!(fleet.worker(last).unwrap().promised_by_others.work.requests, 2, "kept while it is absent");
 }
+
+#[test]
+fn a_worker_is_compared_with_the_others_of_its_model() {
+    let mut fleet = Fleet::default();
+    let models = [("llama", 4, 1.0), ("llama", 6, 2.0), ("llama", 12, 1.0), ("large", 50, 1.0)];
+    for (number, (model, requests, weight)) in (0..).zip(models) {
+        let worker = fleet.add(&format!("http://127.0.0.1:{number}"));
+        fleet.see(Instant::ZERO, worker, Evidence::ProbeAnswered);
+        fleet.learn_models(worker, &[Card { name: model, parent: None }]);
+        fleet.weigh(worker, weight);
+        (0..requests).for_each(|_| fleet.promise(Instant::ZERO, worker, Promise::default()));
+    }
+    let others = |fleet: &mut Fleet| {
+        fleet.settle(Instant::ZERO, &mut Vec::new());
+        (0..4)
+            .map(|it| fleet.snapshot_of(Instant::ZERO, WorkerId(it)).map(|it| it.others))
+            .collect::<Vec<_>>()
+    };
+    let none = Some(f64::INFINITY);
+    assert_eq!(others(&mut fleet), [Some(6.0), Some(16.0), Some(10.0 / 3.0), none]);
+    fleet.drain(WorkerId(2), true);
+    assert_eq!(others(&mut fleet), [Some(3.0), Some(8.0), None, none]);
+}
