@@ -1,7 +1,5 @@
 //! Suggests the known name that is nearest to an unknown one.
 
-use crate::environment::PREFIX;
-
 /// More names than this are not listed. There are 39 top-level tables and 150 keys.
 const NAMES_MAX: usize = 50;
 
@@ -28,13 +26,11 @@ pub fn nearest<'a>(wrong: &str, known: &'a [String]) -> Option<&'a str> {
     near.min_by_key(|it| it.0).map(|it| it.1)
 }
 
-/// What precedes the last part of a key, or the part of a variable's name.
+/// What precedes the last part of a key, or the program's name in that of a variable.
 fn section(name: &str) -> &str {
-    match name.rfind('.') {
-        Some(dot) => &name[..=dot],
-        None if name.starts_with(PREFIX) => PREFIX,
-        None => "",
-    }
+    let is_variable = name.starts_with(|it: char| it.is_ascii_uppercase());
+    let end = name.rfind('.').or_else(|| name.find('_').filter(|_| is_variable));
+    end.map_or("", |it| &name[..=it])
 }
 
 /// Letters to add, drop or change to turn one into the other.
