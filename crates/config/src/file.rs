@@ -195,7 +195,11 @@ impl TreeReader {
         let found = entries.iter().position(is_name).map(|at| entries.remove(at).value);
         let options = self.options(knob, table.what, entries);
         let Some(Node::Text(name)) = found else {
-            self.fail(line, knob.key, format!("{} has a {}", table.what, table.key));
+            self.fail(
+                line,
+                knob.key,
+                format!("{} has no {key}; write {key} = \"…\"", table.what, key = table.key),
+            );
             return None;
         };
         Some(((table.join)(&name, &options), self.origin(line)))

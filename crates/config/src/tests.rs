@@ -119,7 +119,10 @@ fn shapes_are_checked() {
             "m.toml:1: workers: \"http://a:1?weight=2\": no option is called \"weight\"; known: events, replay, ranks, role, transfer, bootstrap, engine-id, tp, pull, store and chunks",
         ],
     );
-    check_toml("workers = [{ events = 5557 }]", &["m.toml:1: workers: a worker has a url"]);
+    check_toml(
+        "workers = [{ events = 5557 }]",
+        &["m.toml:1: workers: a worker has no url; write url = \"…\""],
+    );
     check_toml("[strategies]\nm = []", &["m.toml:2: strategies: m: takes the name of a strategy"]);
     check_yaml("- listen", &["m.yaml:1: is not a mapping; write \"key: value\""]);
     check_yaml("passthrough:\n- /a\n-", &["m.yaml:3: passthrough: an item of this list is one text"]);

@@ -79,7 +79,10 @@ fn all_errors_in_classes_are_reported() {
         "[classes]\nstandard = 5\nb = { deadline = [1] }",
         &["m.toml:2: classes: standard: takes a table", "m.toml:3: classes: deadline of b takes one value"],
     );
-    check_toml("[[classes]]\ndeadline = \"1s\"", &["m.toml:1: classes: a class has a name"]);
+    check_toml(
+        "[[classes]]\ndeadline = \"1s\"",
+        &["m.toml:1: classes: a class has no name; write name = \"…\""],
+    );
     check(
         start(&["--classes", "standard,a,b,c,d,e,f,g,h"], &[]),
         &["--classes: \"h\" is one too many; there can be 8 classes"],

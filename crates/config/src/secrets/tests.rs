@@ -89,7 +89,7 @@ fn errors_about_keys_do_not_show_them() {
         ],
     );
     check_toml("[keys]\na = 1", &["m.toml:1: keys: takes a value, not a table"]);
-    check_toml("[[keys]]\ntenant = \"a\"", &["m.toml:1: keys: a key has a key"]);
+    check_toml("[[keys]]\ntenant = \"a\"", &["m.toml:1: keys: a key has no key; write key = \"…\""]);
 }
 
 fn read_shown(plain: &str) -> String {
