@@ -114,6 +114,8 @@ pub(crate) const LINE_BYTES_MAX: u64 = 1 << 20;
 pub enum TraceError {
     #[error(transparent)]
     Read(#[from] std::io::Error),
+    #[error("its gzip data is cut off or damaged: {0}")]
+    Packed(std::io::Error),
     #[error("line {line}: {wrong}")]
     Line { line: usize, wrong: LineError },
     #[error("line {line} is longer than {LINE_BYTES_MAX} bytes")]
@@ -130,10 +132,16 @@ impl Trace {
     pub fn read(source: impl Read) -> Result<Trace, TraceError> {
         let mut source = BufReader::new(source);
         let compressed = source.fill_buf()?.starts_with(&[0x1F, 0x8B]);
-        let mut requests = match compressed {
-            true => read_lines(BufReader::new(flate2::bufread::MultiGzDecoder::new(source)))?,
-            false => read_lines(source)?,
-        };
+        let mut requests =
+            match compressed {
+                true => read_lines(BufReader::new(flate2::bufread::MultiGzDecoder::new(source))).map_err(
+                    |it| match it {
+                        TraceError::Read(error) => TraceError::Packed(error),
+                        other => other,
+                    },
+                )?,
+                false => read_lines(source)?,
+            };
         if requests.is_empty() {
             return Err(TraceError::Empty);
         }

@@ -25,9 +25,14 @@ const NAME_CHARS_MAX: usize = 64;
 /// Maximum classes per trace: each is a row in every report. A router has at most eight.
 pub(crate) const CLASSES_MAX: usize = 64;
 
+/// Shown where a file is no trace at all, such as a table with commas or one large array.
+const EXAMPLE: &str = r#"{"timestamp":0,"input_length":9,"output_length":5,"hash_ids":[]}"#;
+
 /// What is wrong with a line.
 #[derive(Debug, thiserror::Error)]
 pub enum LineError {
+    #[error("not a JSON object; a trace has one on each line, such as {EXAMPLE}")]
+    NotObject,
     #[error("not a request: {}", with_column(.0))]
     Json(#[from] serde_json::Error),
     #[error("`timestamp` is {0}; milliseconds from the beginning of the trace are expected, up to a year")]
@@ -130,6 +135,9 @@ fn is_zero(part: &u32) -> bool {
 
 /// `own` identifies what the line leaves unnamed.
 pub(super) fn read(line: &[u8], own: u64, classes: &mut ClassNames) -> Result<Request, LineError> {
+    if line.trim_ascii().first() != Some(&b'{') {
+        return Err(LineError::NotObject);
+    }
     let mut row: TraceLine = serde_json::from_slice(line)?;
     if !(0.0..=MILLIS_MAX).contains(&row.timestamp) {
         return Err(LineError::Timestamp(row.timestamp));

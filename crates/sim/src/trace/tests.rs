@@ -127,13 +127,23 @@ fn gzip_is_read_as_well() {
     let line = br#"{"timestamp":0,"input_length":9,"output_length":5}"#;
     let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
     packed.write_all(line).unwrap();
-    assert_eq!(Trace::read(&packed.finish().unwrap()[..]).unwrap(), Trace::read(&line[..]).unwrap());
+    let packed = packed.finish().unwrap();
+    assert_eq!(Trace::read(&packed[..]).unwrap(), Trace::read(&line[..]).unwrap());
+    for length in [3, packed.len() / 2] {
+        let cut = Trace::read(&packed[..length]).unwrap_err().to_string();
+        assert!(cut.starts_with("its gzip data is cut off or damaged: "), "{cut}");
+    }
 }
 
 #[test]
 fn a_bad_line_is_named() {
     for (line, expected) in [
         ("{", "line 2: not a request"),
+        (
+            "timestamp,input_length",
+            "line 2: not a JSON object; a trace has one on each line, such as {\"timestamp\":0,",
+        ),
+        ("[{\"timestamp\":0}]", "line 2: not a JSON object"),
         (r#"{"timestamp":1}"#, "line 2: not a request: missing field `output_length`, column 15"),
         (r#"{"timestamp":-1,"input_length":9,"output_length":5}"#, "`timestamp` is -1"),
         (r#"{"timestamp":1.7e12,"input_length":9,"output_length":5}"#, "up to a year"),
