@@ -110,7 +110,7 @@ impl<'a> PriorityHeaders<'a> {
         if let Some(value) = self.class {
             return class(value).map(Some).ok_or_else(|| {
                 let names: Vec<&str> = settings.classes.iter().map(|it| it.name.as_str()).collect();
-                bad(CLASS, value, format!("one of the classes {}, or its place from 0", names.join(", ")))
+                bad(CLASS, value, format!("one of the classes {}, or its number, from 0", names.join(", ")))
             });
         }
         let elsewhere = self.class_elsewhere.into_iter().flatten().find_map(class);

@@ -153,7 +153,7 @@ fn a_deadline_counts_from_arrival() {
 fn an_invalid_header_of_ours_is_an_error() {
     check_refused(
         &[("x-maitre-class", "gold")],
-        "the header x-maitre-class is \"gold\"; write one of the classes interactive, standard, batch, or its place from 0",
+        "the header x-maitre-class is \"gold\"; write one of the classes interactive, standard, batch, or its number, from 0",
     );
     check_refused(
         &[("x-maitre-deadline-ms", "5s")],
