@@ -46,12 +46,14 @@ const tests = {
   async the_number_of_workers_that_a_model_should_have_is_said_with_its_reason() {
     const scaling = [
       { model: "llama-3.1-8b", desired_workers: 6, workers: 4, reason: "demand", because: "fewer could not do the work that arrives" },
+      { model: "qwen-3", desired_workers: 1, workers: 1, reason: "least", because: "one is enough" },
       { model: HOSTILE, desired_workers: 0, workers: 0, reason: "idle", because: "no request has come for a while" },
     ];
     await shown({ scaling }, async (page) => {
       await live(page);
       await says(page, "#scaling li", /^llama-3.1-8b should have 6 workers and has 4: fewer could not do the work that arrives\.$/);
-      await says(page, "#scaling li:nth-child(2)", /should have 0 workers and has them: no request has come for a while\.$/);
+      await says(page, "#scaling li:nth-child(2)", /^qwen-3 should have 1 worker and has it: one is enough\.$/);
+      await says(page, "#scaling li:nth-child(3)", /should have 0 workers and has them: no request has come for a while\.$/);
       assert.equal(await page.locator("#scaling li").first().getAttribute("data-wanted"), "more");
       assert.equal(await page.evaluate(() => window.struck), undefined);
     });
@@ -86,6 +88,14 @@ const tests = {
       assert.equal(await page.locator("[data-number=ttft]").getAttribute("data-tone"), "fair");
       mock.router.is.now = { ttft_p50_ms: 41, ttft_p99_ms: 5600, longest_wait_ms: 5500 };
       await says(page, "[data-number=ttft]", /p99 5\.60.s$/);
+    });
+  },
+
+  async a_prompt_of_which_nothing_is_cached_says_so() {
+    await shown({ traffic: false }, async (page, mock) => {
+      await live(page);
+      mock.tell([{ ...mock.router.decide(Date.now()), expected_cached_tokens: 0, prompt_tokens: 12 }]);
+      await says(page, "#decisions-rows .prompt", /^\s*0 of 12.tok$/);
     });
   },
 

@@ -250,9 +250,7 @@ function makeRow(number) {
   function show(it) {
     setText(time, format.time(it.at_ms));
     setText(model, it.model ?? "any model");
-    setText(prompt, it.expected_cached_tokens > 0
-      ? `${format.short(it.expected_cached_tokens)} of ${format.tokens(it.prompt_tokens)}`
-      : format.tokens(it.prompt_tokens));
+    setText(prompt, `${format.short(it.expected_cached_tokens)} of ${format.tokens(it.prompt_tokens)}`);
     cached.set(it.prompt_tokens > 0 ? it.expected_cached_tokens / it.prompt_tokens : 0);
     cached.element.classList.remove("high");
     if (where.dataset.url !== it.url) {

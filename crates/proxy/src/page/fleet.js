@@ -99,7 +99,7 @@ function drawScaling(models) {
   while (list.children.length > models.length) list.lastChild.remove();
   models.forEach((it, index) => {
     const item = list.children[index] ?? list.appendChild(el("li"));
-    const has = it.workers === it.desired_workers ? "has them" : `has ${format.count(it.workers)}`;
+    const has = it.workers === it.desired_workers ? `has ${it.workers === 1 ? "it" : "them"}` : `has ${format.count(it.workers)}`;
     setAttribute(item, "data-wanted", it.desired_workers > it.workers ? "more" : it.desired_workers < it.workers ? "fewer" : "none");
     setText(item, `${it.model || "The fleet"} should have ${format.plural(it.desired_workers, "worker")} and ${has}: ${it.because}.`);
   });
