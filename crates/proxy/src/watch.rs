@@ -279,7 +279,9 @@ impl WorkerWatch {
             }
             Err(Unanswered::Refused | Unanswered::Broke) => Evidence::Refused,
             Err(Unanswered::NoSocket) => return false,
-            Err(Unanswered::TimedOut) if self.link.heard_since(begun) => return true,
+            Err(Unanswered::TimedOut) if self.link.heard_since(begun) || self.is_in_a_step().await => {
+                return true;
+            }
             Err(Unanswered::TimedOut) => {
                 self.link.failed(format!("GET {path} timed out after {timeout:?}"));
                 Evidence::Silent
@@ -413,6 +415,13 @@ impl WorkerWatch {
             }
         }
         Ok(())
+    }
+
+    /// Whether an engine whose health check waits for a token answers what needs none. No token comes while it prefills a long
+    /// prompt.
+    async fn is_in_a_step(&mut self) -> bool {
+        let waits = self.link.about().kind.is_some_and(|it| it.health_delay() > Duration::ZERO);
+        waits && self.get("/v1/models").await.is_ok_and(|it| is_fit(it.status))
     }
 
     /// The time limit of a health probe. An engine of unknown brand may be a slow one.

@@ -436,27 +436,32 @@ async fn a_restarted_engine_is_noticed_within_a_second() {
 }
 
 /// A proxy for an engine that fails one path on demand, and reports each failure.
-struct Front {
-    addr: SocketAddr,
-    fails: Arc<AtomicBool>,
-    noes: mpsc::UnboundedReceiver<()>,
+pub(crate) struct Front {
+    pub(crate) addr: SocketAddr,
+    pub(crate) fails: Arc<AtomicBool>,
+    pub(crate) noes: mpsc::UnboundedReceiver<()>,
     _tasks: JoinSet<()>,
 }
 
-async fn front(engine: &Host, path: &'static str, status: u16) -> Front {
+/// With a status of zero it does not answer.
+pub(crate) async fn front(engine: &Host, path: &'static str, status: u16) -> Front {
     let listener = TcpListener::bind(ANYWHERE).await.unwrap();
     let (addr, behind) = (listener.local_addr().unwrap(), engine.addr());
     let fails = Arc::new(AtomicBool::new(false));
     let (is_failing, mut tasks) = (fails.clone(), JoinSet::new());
     let (said_no, noes) = mpsc::unbounded_channel();
     tasks.spawn(async move {
+        let mut unanswered = Vec::new();
         loop {
             let (mut stream, _) = listener.accept().await.unwrap();
             let mut head = vec![0; 4096];
             let bytes = stream.read(&mut head).await.unwrap_or(0);
             if is_failing.load(Ordering::Relaxed) && head.starts_with(format!("GET {path} ").as_bytes()) {
                 let no = format!("HTTP/1.1 {status} No\r\ncontent-length: 0\r\nconnection: close\r\n\r\n");
-                let _ = stream.write_all(no.as_bytes()).await;
+                match status {
+                    0 => unanswered.push(stream),
+                    _ => drop(stream.write_all(no.as_bytes()).await),
+                }
                 let _ = said_no.send(());
                 continue;
             }

@@ -1,12 +1,19 @@
 //! Probes are answered however many connections are open.
 
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use maitre_fleet::HealthState;
+use maitre_sim::http::brand::Brand;
+use maitre_sim::http::{Host, HostConfig};
 use maitre_testkit::log::Log;
 use tokio::net::TcpStream;
 
-use crate::fixture::{Client, Fixture, engine_settings, fixture, fixture_with, get, settings, within};
+use crate::events::front;
+use crate::fixture::{
+    ANYWHERE, Client, Fixture, engine_settings, fixture, fixture_with, get, settings, within,
+};
+use crate::tokenize::chat;
 
 /// How long a kubelet waits is a second by default; machines that run tests are slower.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -30,6 +37,37 @@ async fn strangers_on_the_admin_listener_keep_no_probe_out() {
         }
         check_probes(&fixture).await;
         assert_eq!(strangers.len(), 140 * (round + 1));
+    }
+}
+
+/// SGLang generates a token for it, and looks once a second whether the token has come.
+#[tokio::test]
+async fn an_engine_that_takes_a_second_to_say_that_it_is_healthy_is_healthy() {
+    let engine = HostConfig { brand: Brand::Sglang, ..engine_settings() };
+    // Waits until it is ready.
+    let fixture = fixture_with(1, engine, settings()).await;
+    let answer = fixture.client().await.post("/v1/chat/completions", chat(&["What is the time?"])).await;
+    assert_eq!(answer.status, 200);
+}
+
+/// No token comes while SGLang prefills a long prompt, and its health check waits for one.
+#[tokio::test]
+async fn an_engine_in_a_long_step_stays_healthy_while_it_answers_otherwise() {
+    let config = HostConfig { brand: Brand::Sglang, ..engine_settings() };
+    let engine = Host::bind(ANYWHERE, config).await.unwrap();
+    let mut front = front(&engine, "/health", 0).await;
+    let mut settings = settings();
+    (settings.probes.interval, settings.probes.timeout) =
+        (Duration::from_millis(10), Duration::from_millis(50));
+    settings.workers = vec![format!("http://{}", front.addr).parse().unwrap()];
+    let router = within(maitre_proxy::Router::start(settings)).await.unwrap();
+    within(router.until_all_ready()).await;
+    front.fails.store(true, Ordering::Relaxed);
+    // The third begins after two were given up.
+    for _ in 0..3 {
+        within(front.noes.recv()).await.unwrap();
+        let state = router.look(|brain| brain.fleet().workers().next().map(|it| it.health.state()));
+        assert_eq!(state, Some(HealthState::Ready));
     }
 }
 
