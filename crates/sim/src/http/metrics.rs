@@ -9,7 +9,7 @@ use crate::engine::EngineStats;
 use crate::engine::transfer::TransferCounters;
 use crate::histogram::Histogram;
 
-/// The data-parallel rank, by which series are told apart.
+/// The data-parallel rank: a label of each series.
 fn rank(state: &HostState) -> u32 {
     state.publisher.as_ref().map_or(0, |it| it.rank())
 }
