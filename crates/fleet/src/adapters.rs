@@ -1,7 +1,7 @@
 //! The LoRA adapters of one worker: which are loaded, and whether there is a slot for another.
 //!
-//! An engine lists every adapter it could serve and keeps a few of them on the GPU. Its last report may be a
-//! second old, so adapters of requests that we placed since count too.
+//! An engine lists every adapter it could serve and keeps a few of them on the GPU. Its last report may be a second
+//! old, so adapters of requests that the router has placed since then count too.
 
 use maitre_base::AdapterSlot;
 
@@ -9,11 +9,11 @@ use crate::model::ModelId;
 
 #[derive(Clone, Debug, Default)]
 pub struct Adapters {
-    /// How many fit, if the engine says.
+    /// How many adapters fit, if the engine says.
     slots: Option<u32>,
-    /// Loaded by its last report.
+    /// Loaded according to its last report.
     loaded: Vec<ModelId>,
-    /// Adapters of our open requests there, with their counts.
+    /// Adapters of this router's requests in flight there, with their counts.
     held: Vec<(ModelId, u32)>,
 }
 

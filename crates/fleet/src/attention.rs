@@ -1,13 +1,14 @@
-//! How much longer a prompt token takes the further into its prompt it is, learned for the fleet.
+//! How the cost of a prompt token grows with its position in the prompt, learned for the fleet.
 //!
-//! A prompt token attends to all tokens before it. On dense models and large GPUs a token takes twice as long after 60,000
-//! to 85,000 tokens, on an 8B model after 18,000 (the profiles of our engine model). While every token counted alike, a
-//! conversation of 100,000 tokens that was computed anew looked half as expensive as it is, and a turn of 500 tokens at its
-//! end looked cheaper still. With it, responses of the conversation trace end 5 to 6 % sooner on `a100x8-70b`; on `h200-8b` 8 %
-//! sooner with the usual figure and 15 % with the one that is learned (decision 035).
+//! A prompt token attends to all tokens before it. On dense models and large GPUs a token takes twice as long after
+//! 60,000 to 85,000 tokens, on an 8B model after 18,000 (the profiles of our engine model). While every token counted
+//! alike, a conversation of 100,000 tokens that an engine computed again looked half as expensive as it is. A turn of
+//! 500 tokens at its end looked cheaper still. With this model, responses of the conversation trace end 5 to 6 %
+//! sooner on `a100x8-70b`. On `h200-8b` they end 8 % sooner with the usual figure and 15 % with the learned one
+//! (decision 035).
 //!
-//! So it is learned: a regression of first tokens by tokens and by what those attend to. Short prompts say nothing of it.
-//! Then a prior holds it where it was.
+//! The router learns it by a regression of first-token times on tokens and on what those attend to. Short prompts say
+//! nothing about it; then a prior keeps it in place.
 
 use maitre_base::PrefillWork;
 
@@ -15,11 +16,12 @@ use maitre_base::PrefillWork;
 const DOUBLED_AFTER: f64 = 60_000.0;
 /// No engine doubles sooner: a bound for what noise can do.
 const DOUBLED_AFTER_MIN: f64 = 2_000.0;
-/// The prior counts like one first token that attends to so much, a whole prompt of 45,000 tokens. With half of it, the
-/// noise of a RAG load that hardly shows the figure moved it without bound; with ten times as much, `h200-8b` was taken for
-/// 40,000 after a whole hour.
+/// The prior counts like one first token that attends to so much, a whole prompt of 45,000 tokens. With half of it,
+/// noise moved the figure without bound under a RAG load that hardly shows it. With ten times as much, the estimate
+/// for `h200-8b` was still 40,000 after a whole hour.
 const PRIOR: f64 = 1e9;
-/// Weight left of a first token after the next one: half after 1,400. The figure belongs to model and GPU and hardly changes.
+/// The weight that a first token keeps after the next one: half after 1,400. The figure belongs to model and GPU and
+/// hardly changes.
 const MEMORY: f64 = 0.9995;
 
 /// Seconds to the first token: a base, a time for each prompt token to compute, and one for each token that those attend to.
@@ -46,17 +48,17 @@ impl PrefillFit {
         self.slope * work.tokens.0 as f64 + self.attention * work.attended as f64
     }
 
-    /// The same work in tokens that attend to nothing.
+    /// The same work, in tokens that attend to nothing.
     pub fn plain_tokens(&self, work: PrefillWork) -> f64 {
         self.seconds(work) / self.slope
     }
 
-    /// How many plain tokens take as long as a token of this work, in the mean; one where there is none.
+    /// The mean number of plain tokens that take as long as one token of this work; one if there is no work.
     pub fn plain_per_token(&self, work: PrefillWork) -> f64 {
         if work.tokens.0 == 0 { 1.0 } else { self.plain_tokens(work) / work.tokens.0 as f64 }
     }
 
-    /// Faded by this part to another fit.
+    /// Moved by this part towards another fit.
     pub(crate) fn faded(&self, part: f64, to: &PrefillFit) -> PrefillFit {
         let mix = |own: f64, other: f64| own + part * (other - own);
         PrefillFit {
@@ -67,7 +69,7 @@ impl PrefillFit {
     }
 }
 
-/// What attending to a token takes, as a part of computing one.
+/// The time to attend to one token, as a part of the time to compute one.
 pub(crate) const USUAL: f64 = 1.0 / DOUBLED_AFTER;
 
 /// First tokens as decaying sums, by tokens and by what those attend to.
@@ -100,8 +102,8 @@ impl Attention {
         add(&mut self.attended_seconds, attended * seconds);
     }
 
-    /// What attending to a token takes, as a part of computing one: the slopes of a plane through the first tokens and the
-    /// prior. The prior says only how the two slopes relate.
+    /// The time to attend to one token, as a part of the time to compute one. It comes from the slopes of a plane
+    /// through the first tokens and the prior. The prior fixes only the ratio of the two slopes.
     pub(crate) fn part(&self) -> f64 {
         let weight = self.weight.max(1.0);
         let around = |sum: f64, one: f64, other: f64| sum - one * other / weight;
@@ -129,8 +131,8 @@ mod tests {
     use super::*;
     use maitre_base::{Rng, Tokens};
 
-    /// After how many tokens a token takes twice as long, learned from prompts as `draw` draws them: tokens before, and
-    /// tokens to compute. 0.1 ms a token, and a tenth of noise.
+    /// After how many tokens a token takes twice as long, learned from the prompts of `draw`: tokens before, and
+    /// tokens to compute. A token takes 0.1 ms, with 10 % noise.
     #[track_caller]
     fn check(doubled_after: f64, draw: impl Fn(&mut Rng) -> (u64, u64), expected: std::ops::Range<f64>) {
         let mut rng = Rng::new(3);

@@ -7,8 +7,8 @@ use maitre_base::{Instant, PrefillWork, Promise, PromisedWork};
 
 use crate::attention::PrefillFit;
 
-/// Work promised to one worker, by this router or by all others. Other routers send only the sums; `progress` follows
-/// from how those change.
+/// Work promised to one worker, by this router or by all others. Other routers send only the sums; the router infers
+/// `progress` from how those change.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Backlog {
     pub work: PromisedWork,
@@ -28,7 +28,7 @@ impl Backlog {
         self.work.context += promise.context;
     }
 
-    /// The first token is out, so the prefill is done. Removes it from the sums and from the caller's promise.
+    /// The first token has arrived, so the prefill is done. Removes it from the sums and from the caller's promise.
     pub fn prefilled(&mut self, now: Instant, promise: &mut Promise) {
         debug_assert!(self.work.prefill.contains(promise.prefill), "prefilled more than was promised");
         debug_assert!(!promise.prefilled, "prefilled twice");
@@ -134,7 +134,7 @@ mod tests {
             ..PromisedWork::default()
         };
         let mut backlog = Backlog::default();
-        // When, the sums that arrive, and the time of the last progress after that.
+        // Each row: the time, the sums that arrive, and the time of the last progress after that.
         for (now, work, expected) in [
             (10, sums(1, 1, 500), 10),
             (20, sums(2, 2, 900), 10),
@@ -161,7 +161,7 @@ mod tests {
         let wait = |millis, backlog: &Backlog| backlog.wait_seconds(Instant::from_millis(millis), &fit);
         assert_eq!(wait(1_000, &backlog), 4.0);
         assert_eq!(wait(1_500, &backlog), 3.5);
-        // However late it is, the other prefills have not begun.
+        // However late the first one is, the others have not begun.
         assert_eq!(wait(60_000, &backlog), 3.0);
         assert_eq!(Backlog::default().wait_seconds(start, &fit), 0.0);
     }

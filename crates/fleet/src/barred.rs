@@ -2,12 +2,12 @@
 
 use maitre_base::WorkerId;
 
-/// Not these, or only those. The lists are short: attempts, and what a gateway allows.
+/// Excludes some workers, or admits only some. The lists are short: earlier attempts, and what a gateway allows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Barred<'a> {
     /// Workers at which the request failed.
     pub tried: &'a [WorkerId],
-    /// The workers that may take it; none: all.
+    /// The only workers that may take it; `None`: all may.
     pub only: Option<&'a [WorkerId]>,
 }
 

@@ -2,18 +2,17 @@
 
 use maitre_base::Tokens;
 
-/// Weight of the newest answer: half of the memory is the last thirteen.
+/// Weight of the newest answer: the last thirteen make up half of the memory.
 const NEWEST: f64 = 0.05;
 
-/// The number of answers that this weight remembers; before it, each weighs as much as the earlier ones
-/// together.
+/// The number of answers that this weight remembers. Until then all answers weigh the same.
 const FEW: u32 = 20;
 
-/// Expected final length of an answer that has come this far, as a factor: we look each time its length has
+/// Expected final length of an answer, as a factor of its length so far. The router looks each time the length has
 /// doubled.
 const STILL_GOING: f64 = 1.5;
 
-/// Bytes per token before any answer was seen: what English text gives with current vocabularies.
+/// Bytes per token before any answer was seen: the ratio for English text with current vocabularies.
 const BYTES_PER_TOKEN: f64 = 4.0;
 
 /// Answer length before any was seen; public chat traces have means of 200 to 350 tokens.
@@ -56,7 +55,7 @@ pub struct Counted {
     pub answer: Option<u64>,
 }
 
-/// A request in tokens.
+/// The size of a request, in tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Work {
     pub prompt: Tokens,
@@ -64,7 +63,7 @@ pub struct Work {
 }
 
 impl Estimate {
-    /// What the request will cost. None of its answers is expected to exceed its client's limit.
+    /// What the request will cost. No answer is expected to exceed the client's limit.
     pub fn work(&self, size: Size, answer_max: Option<u64>, answers: Answers) -> Work {
         let prompt = match size {
             Size::Tokens(tokens) => tokens,
@@ -97,7 +96,7 @@ impl Estimate {
         self.answers < FEW
     }
 
-    /// An answer has come this far, and continues.
+    /// An answer has reached this length and continues.
     pub fn learn_at_least(&mut self, tokens: u64) {
         let expected = STILL_GOING * tokens as f64;
         if expected > self.answer_tokens {
@@ -106,17 +105,16 @@ impl Estimate {
     }
 }
 
-/// What is left of an answer that was expected to have so many tokens and has come this far: what it was
-/// expected to have, or what answers have that are still going on there, up to its client's limit. At least
-/// one token, since it has not ended.
+/// The expected rest of an answer. Its final length is expected to be at least `STILL_GOING` times the delivered
+/// length, and at most the client's limit. The rest is at least one token, since the answer has not ended.
 pub fn rest_of_answer(expected: Tokens, delivered: Tokens, answer_max: Option<u64>) -> Tokens {
     let still_going = Tokens((STILL_GOING * delivered.0 as f64) as u64);
     let most = answer_max.map_or(Tokens(u64::MAX), Tokens);
     (expected.max(still_going).min(most) - delivered).max(Tokens(1))
 }
 
-/// How many answers a request is decoded into, token by token: none of an embedding, several if its client asks for as many
-/// or sends several prompts.
+/// How many answers an engine decodes for a request: none for an embedding, several if the client asks for several or
+/// sends several prompts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Answers(pub u32);
 
@@ -202,14 +200,14 @@ mod tests {
     #[test]
     fn an_answer_that_outran_its_estimate_is_expected_to_go_on_up_to_its_limit() {
         for (expected, delivered, answer_max, rest) in [
-            // As expected, until it is in sight that it is longer.
+            // The expected length counts until the answer nears it.
             (256, 0, None, 256),
             (256, 100, None, 156),
             (256, 200, None, 100),
             (256, 256, None, 128),
             (256, 550, Some(1_500), 275),
             (256, 4_000, None, 2_000),
-            // Not beyond the limit, and one token at least.
+            // Within the limit, and at least one token.
             (256, 550, Some(600), 50),
             (100, 60, Some(100), 40),
             (100, 100, Some(100), 1),

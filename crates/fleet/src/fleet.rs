@@ -21,10 +21,10 @@ use crate::rates::{LinearFit, Rates};
 use crate::transfers::Transfers;
 use crate::worker::{Models, Worker};
 
-/// Maximum model names that a fleet remembers; further names are ignored.
+/// Maximum number of model names that a fleet remembers; it ignores further names.
 pub const MODELS_MAX: usize = 4_096;
 
-/// Range of a worker's weight. Chosen: beyond a hundred times another, one of the two gets nothing.
+/// Range of a worker's weight. Chosen: if one weighs a hundred times more, the other gets nothing.
 pub const WEIGHTS: RangeInclusive<f64> = 0.01..=100.0;
 
 mod expected;
@@ -43,11 +43,10 @@ struct KnownModel {
     name: Arc<str>,
     /// Identifies the model between routers.
     hash: u64,
-    /// The model behind this name: the one under an adapter, the first name of a model with several, else
-    /// itself.
+    /// The model behind this name: the base model of an adapter, the first name of a model with several, or itself.
     base: ModelId,
     is_adapter: bool,
-    /// A worker has listed it, or the operator says that one will.
+    /// A worker has listed it, or the operator says that a worker will.
     is_expected: bool,
     estimate: Estimate,
 }
@@ -57,7 +56,7 @@ struct KnownModel {
 pub struct WorkerSnapshot {
     pub worker: WorkerId,
     pub key: u64,
-    /// By all routers.
+    /// Promised by all routers.
     pub promised: PromisedWork,
     /// Requests in flight there, including those that no router has reported.
     pub requests: u32,
@@ -67,11 +66,11 @@ pub struct WorkerSnapshot {
     pub ours: (u32, Tokens),
     /// Its weight, scaled down while it warms up.
     pub share: f64,
-    /// Seconds to the first token by the work to prefill, and between tokens by requests.
+    /// Seconds to the first token by prefill work, and seconds between tokens by requests.
     pub prefill: PrefillFit,
     pub decode: LinearFit,
-    /// The same, faded to the fleet's for lack of evidence, if it is idle and they have. A worker that has requests is
-    /// about to show its rates.
+    /// The same rates, faded to the fleet's for lack of evidence; present only if the worker is idle and they have
+    /// faded. A worker with requests is about to show its rates.
     pub faded: Option<(PrefillFit, LinearFit)>,
     /// The load at which its latency starts to rise.
     pub knee: Knee,
@@ -86,13 +85,13 @@ pub struct WorkerSnapshot {
 }
 
 impl WorkerSnapshot {
-    /// What the worker prefills before a request that comes now.
+    /// The prefill work ahead of a request that arrives now.
     pub fn prefill_ahead(&self) -> PrefillWork {
         let promised = self.prefill.seconds(self.promised.prefill);
         if promised > 0.0 {
             return self.promised.prefill.times(self.wait_seconds / promised);
         }
-        // It is silent for another reason, which counts as work.
+        // It is silent for another reason, which counts as prefill work.
         PrefillWork { tokens: Tokens((self.wait_seconds / self.prefill.slope) as u64), attended: 0 }
     }
 }
@@ -109,7 +108,7 @@ pub struct HealthChange {
 #[derive(Clone, Copy, Debug)]
 struct MeanLoad {
     requests: f64,
-    /// The share by which it counts: less than 1 if some warm up.
+    /// The share by which it counts: less than 1 while workers warm up.
     share: f64,
 }
 
@@ -121,13 +120,13 @@ impl Default for MeanLoad {
 
 #[derive(Clone, Debug, Default)]
 pub struct Fleet {
-    /// By number; a slot is empty after its worker left, until its number is used again.
+    /// By number. A slot stays empty after its worker left until the number is used again.
     workers: Vec<Option<Worker>>,
-    /// The empty slots, and since when.
+    /// The empty slots, and since when they are empty.
     vacant: BTreeMap<WorkerId, Instant>,
     /// Worker numbers by key.
     keys: NumberMap<WorkerId>,
-    /// What other routers have promised to workers that are not in this fleet, by key.
+    /// What other routers have promised to workers that this fleet does not have, by key.
     absent_workers: NumberMap<Backlog>,
     names: BTreeMap<Arc<str>, ModelId>,
     /// By number.
@@ -143,7 +142,7 @@ pub struct Fleet {
     transfers: Transfers,
     /// How many workers only prefill.
     prefill_workers: usize,
-    /// How many answer only what another prefills.
+    /// How many workers answer only requests that another worker prefills.
     dependent_workers: usize,
     /// How long pulls take, and how many workers can pull.
     pull_times: Transfers,
@@ -151,7 +150,7 @@ pub struct Fleet {
     load_times: Transfers,
     pulling_workers: usize,
     settings: health::HealthSettings,
-    /// For copies of this fleet.
+    /// For mirrors of this fleet.
     log: ChangeLog,
 }
 
@@ -219,12 +218,12 @@ impl Fleet {
     // Models.
 
     pub fn learn_models(&mut self, worker: WorkerId, cards: &[Card<'_>]) {
-        // A worker runs one model; every card without a parent is a name of it. The name seen first stands
-        // for all, in whatever order workers list them.
+        // A worker runs one model; every card without a parent is a name of it. The name that the fleet saw first
+        // stands for all, in whatever order workers list them.
         let first = cards.iter().filter(|it| it.parent.is_none()).filter_map(|it| self.intern(it.name)).min();
         let first = first.map(|it| self.base(it));
         let mut models = Vec::with_capacity(cards.len());
-        // Every worker is asked every few seconds, and mostly answers as before.
+        // The router asks every worker every few seconds, and the list is mostly unchanged.
         let mut is_new = false;
         for card in cards {
             let Some(model) = self.intern(card.name) else { continue };
@@ -245,8 +244,8 @@ impl Fleet {
         }
     }
 
-    /// Another worker's list, if one is equal: a decision reads every worker's list, and a shared one stays
-    /// in the CPU's cache.
+    /// Another worker's list, if one is equal. A decision reads every worker's list, and a shared one stays in the
+    /// CPU's cache.
     fn share(&self, models: Vec<ModelId>) -> Arc<[ModelId]> {
         let same = self.workers().find_map(|it| match &it.models {
             Models::Known(list) if **list == *models => Some(list.clone()),
@@ -259,7 +258,7 @@ impl Fleet {
         self.models.get(model.0 as usize).map(|it| &it.name)
     }
 
-    /// The model behind this name: itself, or the one under an adapter.
+    /// The model behind this name: itself, or the base of an adapter.
     pub fn base(&self, model: ModelId) -> ModelId {
         self.models.get(model.0 as usize).map_or(model, |it| it.base)
     }
@@ -313,7 +312,7 @@ impl Fleet {
         self.workers().any(|it| it.serves(wanted) && it.health.state() != HealthState::Probing)
     }
 
-    /// Whether all workers that list models list the same: then a request need not name one.
+    /// Whether all workers that list models list the same ones: then a request need not name a model.
     pub fn all_alike(&self) -> bool {
         let listing = self.workers().filter(|it| it.answers() && it.models != Models::Unknown);
         let mut lists = listing.map(|it| &it.models);
@@ -345,7 +344,7 @@ impl Fleet {
         Some(model)
     }
 
-    /// What is known of the sizes of a model's prompts and answers.
+    /// The estimate of the sizes of a model's prompts and answers.
     pub fn estimate(&self, model: Option<ModelId>) -> Estimate {
         let known = model.and_then(|it| self.models.get(it.0 as usize));
         known.map(|it| it.estimate).unwrap_or_default()
@@ -403,7 +402,7 @@ impl Fleet {
     }
 
     pub fn drain(&mut self, worker: WorkerId, draining: bool) {
-        // It changes how many workers there are, and so whether suspects are needed.
+        // This changes the number of ready workers, and so whether suspects are needed.
         self.log.upheaval();
         if let Some(it) = self.worker_mut(worker) {
             it.draining = draining;
@@ -417,13 +416,13 @@ impl Fleet {
         }
     }
 
-    /// Applies new settings. What is known of workers stays.
+    /// Applies new settings, and keeps what the fleet knows of workers.
     pub fn retune(&mut self, settings: health::HealthSettings) {
         self.settings = settings;
         self.log.upheaval();
     }
 
-    /// At most half of the fleet is ejected, whatever the evidence: the fault may be this router's.
+    /// The fleet ejects at most half of its workers, whatever the evidence: the fault may be this router's.
     fn spare(&self) -> MayEject {
         let ejected =
             self.workers().filter(|it| matches!(it.health.state(), HealthState::Ejected { .. })).count();
@@ -462,7 +461,7 @@ impl Fleet {
         }
     }
 
-    /// A request has left the worker because another one answered first. It had waited here since then.
+    /// A request has left the worker, which it had waited for since `since`, because another worker answered first.
     pub fn outpaced(&mut self, now: Instant, worker: WorkerId, since: Instant) {
         if let Some(it) = self.worker_mut(worker) {
             it.is_overdue(now, since);
@@ -475,7 +474,7 @@ impl Fleet {
         }
     }
 
-    /// A request for an adapter was placed there, or ended.
+    /// A request for an adapter was placed there, or has ended.
     pub fn hold_adapter(&mut self, worker: WorkerId, model: ModelId, held: AdapterUse) {
         if let Some(it) = self.worker_mut(worker) {
             match held {
@@ -501,7 +500,7 @@ impl Fleet {
         }
     }
 
-    /// The tokens of an answer came `gap` apart, among this many requests.
+    /// The tokens of an answer came `gap` apart, with this many requests in the batch.
     pub fn learn_step(&mut self, now: Instant, worker: WorkerId, requests: f64, gap: Duration) {
         let (_, usual) = Rates::usual();
         self.rates.step(requests, gap, usual);
@@ -511,8 +510,7 @@ impl Fleet {
         }
     }
 
-    /// For a while steps took this long, with this many requests in them and this many tokens to prefill in
-    /// each.
+    /// For a while steps took this long, with this many requests and this many prefill tokens in each.
     pub fn learn_knee(&mut self, worker: WorkerId, requests: f64, prefill: f64, took: Duration) {
         self.knee_estimator.step(requests, prefill, took);
         if let Some(it) = self.worker_mut(worker) {

@@ -1,4 +1,4 @@
-//! Is this worker fit for new work? A small state machine, fed by real traffic first and probes second.
+//! Whether a worker is fit for new requests: a state machine fed by real traffic first and by probes second.
 //!
 //! ```text
 //!  Probing ──answer──▶ Ready ──silence, a broken answer──▶ Suspect ──silence again──▶ Ejected
@@ -6,9 +6,9 @@
 //!                        │◀─────────answer───────────────────╯                        │
 //!                        ╰──ramp over──── Warming ◀──probe answered, back-off over────╯
 //! ```
-//! A suspect gets no new requests while others are fit, and is probed at once: so a dead worker is ejected
-//! after one failed attempt, while one broken connection does not eject a live one. Ejection lasts until a
-//! probe is answered; after a run of failures also until a back-off is over.
+//! A suspect gets no new requests while others are fit, and is probed at once. So one failed attempt is enough to
+//! eject a dead worker, while one broken connection does not eject a live one. Ejection lasts until the worker
+//! answers a probe; after a run of failures also until a back-off is over.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use maitre_base::Instant;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HealthState {
-    /// Has never answered.
+    /// The worker has never answered.
     Probing,
     Ready,
     /// No new requests unless there is no better worker.
@@ -27,7 +27,7 @@ pub enum HealthState {
     Ejected {
         until: Instant,
     },
-    /// Back again: one request at a time until the first is answered, then a ramp.
+    /// Back again: it gets one request at a time until it answers the first, then a ramp.
     Warming {
         since: Instant,
         proven: bool,
@@ -37,7 +37,7 @@ pub enum HealthState {
 impl HealthState {
     pub const NAMES: [&'static str; 5] = ["probing", "ready", "suspect", "ejected", "warming"];
 
-    /// Whether it is out: requests that wait there for a first byte should be retried elsewhere.
+    /// Whether it is out of service: the router should retry its requests without a first byte on another worker.
     pub const fn is_out(self) -> bool {
         matches!(self, HealthState::Ejected { .. } | HealthState::Suspect { refused: true })
     }
@@ -56,17 +56,17 @@ impl HealthState {
 /// One observation of a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Evidence {
-    /// A probe was answered: fit.
+    /// The worker answered a probe: it is fit.
     ProbeAnswered,
-    /// A request was answered without a failure of the worker's own.
+    /// The worker answered a request without a failure of its own.
     Answered,
-    /// Connection refused, or its health check says that it is unfit.
+    /// The worker refused a connection, or its health check says that it is unfit.
     Refused,
     /// A probe or a connection attempt timed out, and nothing else arrived meanwhile.
     Silent,
     /// A connection broke, or an answer stalled, before it was complete.
     Broke,
-    /// It answered a request with a failure of its own (500, say).
+    /// The worker answered a request with a failure of its own, such as a 500.
     Failed,
 }
 
@@ -77,7 +77,7 @@ pub struct HealthSettings {
     /// First back-off after a run of failures; doubles each time up to `back_off_max`.
     pub back_off: Duration,
     pub back_off_max: Duration,
-    /// How long a returned worker's share grows from a tenth to the whole.
+    /// How long a returned worker's share takes to grow from a tenth to the whole.
     pub slow_start: Duration,
 }
 

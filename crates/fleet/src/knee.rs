@@ -1,13 +1,12 @@
-//! The knee of a worker: the load at which its times are twice those of an idle worker.
+//! The knee of a worker: the load at which its latency is twice that of an idle worker.
 //!
-//! A step takes a base time plus a time for each request in it. A first token takes a base time plus a time
-//! for each token to prefill before it. The base says how little load leaves a worker idle, the slope how
-//! much load only makes requests wait, and the knee is the load at which both are equal.
+//! A step takes a base time plus a time for each request in it. A first token takes a base time plus a time for each
+//! token to prefill before it. The base hides a small load, while the slope makes requests wait under a large one.
+//! The knee is the load at which both are equal.
 //!
-//! `rates` fits the same lines for prices, from current observations. But a fleet that is busy all day shows
-//! one load only, through which many lines fit. So this keeps the means of small, medium and large loads
-//! apart, each as last seen, and fits a line through all of them: what an idle worker showed in the morning
-//! still counts at noon.
+//! `rates` fits the same lines for prices, from current observations. But a fleet that is busy all day shows only one
+//! load, and many lines fit one point. So this module keeps separate means of small, medium and large loads, each as
+//! last seen, and fits a line through all of them. What an idle worker showed in the morning still counts at noon.
 
 use std::time::Duration;
 
@@ -17,11 +16,11 @@ use crate::rates::LinearFit;
 
 /// Buckets of loads below two, below four, below eight, and so on.
 const SIZES: usize = 20;
-/// Weight of the newest observation in its bucket, once there are enough.
+/// Weight of the newest observation in its bucket, once the bucket has enough.
 const NEWEST: f64 = 0.02;
 /// Minimum observations for a bucket to count.
 const ENOUGH: u32 = 4;
-/// The usual knee of steps without prefill: 100 to 120 requests in all profiles that we have.
+/// The usual knee of steps without prefill: 100 to 120 requests in all our profiles.
 const STEP: f64 = 100.0;
 /// The usual knee of first tokens.
 const FIRST_TOKEN: f64 = 2_000.0;
@@ -48,16 +47,16 @@ impl Curve {
         mean.seconds += weight * (seconds - mean.seconds);
     }
 
-    /// The line through the buckets, with a prior whose knee is the usual one; none before enough was seen,
-    /// or where load seems to cost nothing.
+    /// The line through the buckets, with a prior that has the usual knee. `None` before enough was seen, or if load
+    /// seems to cost nothing.
     fn line(&self, usual: f64) -> Option<LinearFit> {
         let mut sums = Sums::default();
         self.sizes.iter().filter(|it| it.count >= ENOUGH).for_each(|it| sums.add(it.load, it.seconds));
         if sums.weight == 0.0 {
             return None;
         }
-        // Loads hardly vary in a steady stream, and many lines fit one point. So the prior counts like two
-        // more buckets, at no load and at twice the mean.
+        // Loads hardly vary in a steady stream, and many lines fit one point. So the prior counts like two more
+        // buckets, one at no load and one at twice the mean.
         let (load, seconds) = (sums.x / sums.weight, sums.y / sums.weight);
         let slope = seconds / (usual + load);
         sums.add(0.0, usual * slope);
@@ -80,7 +79,7 @@ struct Sums {
 
 impl Sums {
     fn add(&mut self, x: f64, y: f64) {
-        // Errors are proportional: a time ten times as long is known ten times less exactly.
+        // Errors are proportional: a time that is ten times longer is known ten times less exactly.
         let weight = 1.0 / y.max(1e-6).powi(2);
         self.weight += weight;
         self.x += weight * x;
@@ -93,7 +92,7 @@ impl Sums {
 /// Estimates the knee of one worker, or of the fleet.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct KneeEstimator {
-    /// Steps without their prefill, by the requests in them.
+    /// Steps without their prefill, by the number of requests in them.
     step: Curve,
     /// First tokens, by the tokens before them.
     first_token: Curve,
@@ -103,16 +102,15 @@ pub struct KneeEstimator {
 }
 
 impl KneeEstimator {
-    /// A first token came `took` after its request was placed, with so much to prefill before it, in plain tokens.
+    /// A first token came `took` after its request was placed. `tokens`: the plain tokens to prefill before it.
     pub fn first_token(&mut self, tokens: f64, took: Duration) {
         self.first_token.see(tokens, took.as_secs_f64());
     }
 
-    /// For a while steps took this long, with this many requests in them and this many tokens to prefill in
-    /// each.
+    /// For a while steps took this long, with this many requests and this many prefill tokens in each.
     pub fn step(&mut self, requests: f64, prefill: f64, took: Duration) {
-        // Subtract what the step prefills, known from first tokens: it varies, and would look like the cost
-        // of requests.
+        // Subtract the prefill in the step, whose cost is known from first tokens: it varies, and would look like the
+        // cost of requests.
         let took = took.as_secs_f64();
         let prefill = self.first_token.line(FIRST_TOKEN).map_or(0.0, |it| it.slope * prefill);
         self.step.see(requests, (took - prefill).max(took / 10.0));
@@ -128,7 +126,7 @@ impl KneeEstimator {
         self.prefill
     }
 
-    /// The knee, half by this worker's measurements and half by the fleet's: one worker alone sees few loads.
+    /// The knee, half from this worker's measurements and half from the fleet's: one worker alone sees few loads.
     pub fn knee(&self, fleet: &KneeEstimator) -> Knee {
         let usual = Knee::default();
         let (own, all) = (self.own(fleet), fleet.own(fleet));
@@ -144,7 +142,7 @@ impl KneeEstimator {
 
     fn own(&self, fleet: &KneeEstimator) -> (Option<f64>, Option<f64>) {
         let first = self.first_token.line(FIRST_TOKEN);
-        // In a steady stream one more request also brings its part of a prompt to each step.
+        // In a steady stream one more request also adds its part of a prompt to each step.
         let prompt = fleet.prefill / fleet.answer.max(1.0) * first.map_or(0.0, |it| it.slope);
         let requests = self.step.line(STEP).map(|it| it.base / (it.slope + prompt));
         (requests, first.map(|it| it.base / it.slope))
@@ -214,7 +212,7 @@ mod tests {
             knee_estimator.first_token(tokens as f64, Duration::from_secs_f64(0.03 + 2e-5 * tokens as f64));
         }
         for turn in 0..400 {
-            // Few requests when all have just arrived and much is prefilled; many when little is.
+            // Few requests when all have just arrived and the worker prefills much; many when it prefills little.
             let (crowd, prefill) = [(4, 2_000.0), (40, 500.0), (200, 100.0), (400, 50.0)][turn % 4];
             knee_estimator.step(f64::from(crowd), prefill, Duration::from_secs_f64(spell(crowd, prefill)));
             knee_estimator.answer(500.0, 100.0);

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use maitre_base::{EngineLoad, Instant};
 
-/// The age at which a report is stale: a worker is scraped every second, so it has missed three scrapes.
+/// The age at which a report is stale. The router scrapes a worker every second, so three scrapes have failed.
 pub const STALE_AFTER: Duration = Duration::from_millis(3_500);
 
 /// An engine's load with the time of its report.

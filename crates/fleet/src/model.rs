@@ -12,7 +12,7 @@ pub struct Card<'a> {
     pub parent: Option<&'a str>,
 }
 
-/// What a request needs of a worker.
+/// What a request requires of a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wanted {
     Anything,

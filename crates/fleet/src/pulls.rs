@@ -1,19 +1,19 @@
 //! How far a worker is trusted as a source of KV cache that others pull.
 //!
-//! A worker that is to pull from one that is dead or silent waits half a minute before it computes the prompt itself
-//! (vLLM 0.32). So a source about which nothing is known serves one pull at a time, and one that failed rests.
+//! A worker that pulls from a dead or silent one waits half a minute before it computes the prompt itself (vLLM
+//! 0.32). So an unknown source serves one pull at a time, and one that failed rests.
 
 use std::time::Duration;
 
 use maitre_base::Instant;
 
-/// How long a pull that succeeded speaks for its source.
+/// How long a successful pull proves its source.
 const PROVEN: Duration = Duration::from_secs(60);
-/// How long nobody pulls from a worker after a pull failed, and the one that could not pull asks nobody. On a real pair
-/// that had met a dead address, all later pulls failed too.
+/// After a failed pull, nobody pulls from that source for this long, and the worker that failed to pull asks nobody.
+/// On a real pair that had met a dead address, all later pulls failed too.
 const PAUSE: Duration = Duration::from_secs(60);
 
-/// A worker that can pull, and be pulled from.
+/// A worker that can pull, and that others can pull from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Pulls {
     pub(crate) proven: Option<Instant>,
@@ -27,18 +27,18 @@ impl Pulls {
         self.failed.is_some_and(|it| now.since(it) < PAUSE)
     }
 
-    /// Whether a request that would notice a failure this way may pull from it.
+    /// Whether a request that notices failures in this way may pull from it.
     pub(crate) fn is_trusted(&self, now: Instant, watch: PullWatch) -> bool {
         let is_proven = self.proven.is_some_and(|it| now.since(it) < PROVEN);
         !self.is_paused(now) && (is_proven || watch == PullWatch::FirstToken && self.under_way == 0)
     }
 }
 
-/// How a request would notice that a source does not answer.
+/// How a request notices that a source does not answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PullWatch {
-    /// Its first token is late.
+    /// By a late first token.
     FirstToken,
-    /// Not at all: its answer comes in one piece. It pulls only from proven sources.
+    /// Not at all, because its answer comes in one piece. It pulls only from proven sources.
     Nothing,
 }

@@ -1,30 +1,29 @@
-//! How fast a worker is, learned from when first tokens came and how fast tokens followed.
+//! How fast a worker is, learned from the times of first tokens and from the gaps between tokens.
 //!
-//! Both are linear. A first token takes a base time plus a time for each token to prefill before it, ours and
-//! those promised earlier, and for what those attend to (see `attention`); a step takes a base time plus a time for each request in it. So a rate is a
-//! weighted regression kept as five decaying sums: half of the weight is the last few dozen observations.
-//! Each worker's fit has the fleet's fit as a prior, and the fleet's has the usual figures of engines: a new
-//! worker is priced like its neighbours, and an idle one stays sane.
+//! Both are linear. A first token takes a base time plus a time for each token to prefill before it, ours and those
+//! promised earlier, and for what those attend to (see `attention`). A step takes a base time plus a time for each
+//! request in it. So a rate is a weighted regression kept as five decaying sums: the last few dozen observations have
+//! half of the weight. Each worker's fit has the fleet's fit as a prior, and the fleet's fit has the usual figures of
+//! engines. So a new worker is priced like its neighbours, and an idle one keeps plausible rates.
 //!
-//! For steps a worker has only one number of its own: how slow it is relative to the fleet's fit. At one
-//! worker the number of requests hardly changes while other requests' prefills stretch the steps, and a fit
-//! through such points was noise (for minutes it said that further requests cost nothing). Mean time to first
-//! token without reuse fell from 0.67 to 0.59 s with it. Dividing what a worker shows of the fleet's fit by its slowness
-//! was tried and left: on a mixed fleet responses ended 3 % sooner, but a worker that turned four times slower kept 0.82
+//! For steps a worker has only one number of its own: how slow it is relative to the fleet's fit. At one worker the
+//! number of requests hardly changes, while other requests' prefills stretch the steps. A fit through such points was
+//! noise: for minutes it said that further requests cost nothing. With the one number, mean TTFT without reuse fell
+//! from 0.67 to 0.59 s. We tried to divide a worker's observations by its slowness before they enter the fleet's fit,
+//! and dropped it. On a mixed fleet responses ended 3 % sooner, but a worker that turned four times slower kept 0.82
 //! of its share instead of 0.80 (120 seeds).
 //!
-//! One observation in hundreds is an outlier (a paused process, a client that did not read): an observation
-//! counts as at most four times and at least a quarter of the expectation. A worker that really became ten
-//! times slower is still learned in a handful of answers, because the expectation moves with each.
+//! One observation in hundreds is an outlier (a paused process, a client that did not read). So an observation counts
+//! as at most four times and at least a quarter of the expectation. A worker that really became ten times slower is
+//! still learned in a handful of answers, because the expectation moves with each.
 //!
-//! Evidence ages. The rates of a worker that shows none fade to the fleet's (see `staleness`), so that some request tries
-//! it again, and that trial decides: what it shows confirms the old rates, or is nearer to the fleet's and replaces them.
-//! Reacting sooner was tried and left: rates that follow three slow observations in a row, or a memory of thirteen
-//! observations instead of 34, take queues, long prefills and full caches for slow workers. They cost 7 to 48 % of mean
-//! TTFT, in geometric mean over the ranked workloads.
+//! Evidence ages. The rates of a worker that shows none fade to the fleet's (see `staleness`), so that some request
+//! tries it again. That trial decides: it confirms the old rates, or it is nearer to the fleet's and replaces them.
+//! We tried faster reactions and dropped them: rates that follow three slow observations in a row, and a memory of
+//! thirteen observations instead of 34. They mistake queues, long prefills and full caches for slow workers. They
+//! cost 7 to 48 % of mean TTFT, in geometric mean over the ranked workloads.
 //!
-//! Left out: that other requests' prefills stretch shared steps. That ends up in the slopes, for the current mix of
-//! prompts.
+//! Left out: other requests' prefills stretch shared steps. The slopes absorb that, for the current mix of prompts.
 
 use std::time::Duration;
 
@@ -33,28 +32,29 @@ use maitre_base::{Instant, PrefillWork};
 use crate::attention::{self, PrefillFit};
 use crate::staleness::{Staleness, UNLIKE, is_unlike};
 
-/// Weight left of an observation after the next one: half after 34.
+/// The weight that an observation keeps after the next one: half after 34.
 const MEMORY: f64 = 0.98;
-/// How many observations a prior is worth: the fleet's to a worker; to the fleet, the usual figures, which
-/// are soon forgotten. Otherwise an untried worker would look slow in a fleet that is faster than usual, and
-/// would stay untried.
+/// How many observations a prior is worth. For a worker the prior is the fleet's fit. For the fleet it is the usual
+/// figures, which it soon forgets. Otherwise an untried worker would look slow in a fleet that is faster than usual,
+/// and would stay untried.
 const LEAN: f64 = 4.0;
 const LEAN_OF_FLEET: f64 = 0.5;
 /// The same for the fleet's steps, whose fit needs many different loads: half after 140.
 const MEMORY_OF_FLEET: f64 = 0.995;
 /// How many steps at the fleet's pace the prior of a worker's slowness is worth.
 const LEAN_STEPS: f64 = 8.0;
-/// How many observations another router's rates are worth until ours replace them: more than the prior, or a
+/// How many observations another router's rates are worth until our own replace them. It is more than the prior, or a
 /// worker unlike its neighbours would be priced half like them.
 const HEARSAY: f64 = 16.0;
-/// Four points of it at a time count for the fleet: with them its rates are learned instead of usual.
+/// Another router's rates count as four points for the fleet: enough for its rates to be learned instead of usual.
 const HEARSAY_POINTS: [f64; 4] = [0.0, 1.0, 0.0, 1.0];
-/// First tokens seen here before other routers are sent what was learned: as many as the prior is worth.
+/// First tokens that this router must see before it sends its rates to others: as many as the prior is worth.
 const TOLD_FROM: u32 = 4;
 
-/// A worker whose prompt tokens take so many times longer than the fleet's, or so many times less, is of another kind: another GPU, or
-/// another model. With 1.25 a GPU of 18,000 tokens was taken for one of 11,000, with 2 for 16,000, where its prompts are long
-/// and those of a slower one short; a worker of the same kind seldom gets there.
+/// A worker is of another kind, with another GPU or another model, if its prompt tokens take this many times longer or
+/// shorter than the fleet's. Tested with long prompts on one GPU and short ones on a slower GPU: the fleet learned that a
+/// token takes twice as long after 11,000 tokens with 1.25, and after 16,000 with 2, where 18,000 is true. A worker of
+/// the same kind seldom differs so much.
 const OTHER_KIND: f64 = 2.0;
 
 /// Maximum factor between one observation and its expectation.
@@ -72,7 +72,7 @@ impl LinearFit {
         self.base + self.slope * x
     }
 
-    /// Faded by this part to another fit.
+    /// Moved by this part towards another fit.
     fn faded(&self, part: f64, to: &LinearFit) -> LinearFit {
         let mix = |own: f64, other: f64| own + part * (other - own);
         LinearFit { base: mix(self.base, to.base), slope: mix(self.slope, to.slope) }
@@ -83,7 +83,7 @@ impl LinearFit {
         PrefillFit::new(self.base, self.slope, part)
     }
 
-    /// Whether the fit is usable: one from another router may be anything.
+    /// Whether the fit is usable: a fit from another router may hold any value.
     fn is_sane(&self) -> bool {
         let is_time = |it: f64| (0.0..MOST_SECONDS).contains(&it);
         is_time(self.base) && is_time(self.slope) && self.slope > 0.0
@@ -139,9 +139,9 @@ impl LinearRegression {
         }
     }
 
-    /// The prior of a worker with these first tokens: the fleet's fit, scaled by how slow the worker is. Prompts of one
-    /// length do not show a slope. With the fleet's own as prior, a worker five times slower than the fleet was taken for
-    /// 22 % faster than it is at twice the lengths seen.
+    /// The prior of a worker with these first tokens: the fleet's fit, scaled by how slow the worker is. Prompts of
+    /// one length do not show a slope. With the unscaled fleet fit as prior, a worker five times slower than the
+    /// fleet seemed 22 % faster than it is, at twice the lengths seen.
     fn lean(&self, fleet: &Rates) -> Lean {
         let usual = fleet.prefill.by_plain_tokens();
         let few = LEAN * usual.at(FIRST_TOKEN_SPAN);
@@ -188,7 +188,7 @@ const STEP: LinearFit = LinearFit { base: 0.010, slope: 100e-6 };
 /// No base and no slope is this large.
 const MOST_SECONDS: f64 = 1_000.0;
 
-/// Where the second point of a prior lies: an ordinary prompt, an ordinary number of requests.
+/// The second point of a prior lies here: an ordinary prompt, an ordinary number of requests.
 const FIRST_TOKEN_SPAN: f64 = 4_000.0;
 const STEP_SPAN: f64 = 32.0;
 
@@ -198,20 +198,20 @@ pub struct Rates {
     first_token: LinearRegression,
     /// The fleet's fit.
     step: LinearRegression,
-    /// Of a worker: seconds that its steps took lately, and that the fleet's would have taken.
+    /// For a worker: the seconds its recent steps took, and the seconds they would take at the fleet's rate.
     seen: f64,
     expected: f64,
-    /// Of a worker: how often its steps were observed.
+    /// For a worker: how many of its steps were observed.
     steps: u32,
     /// Seconds to the first token, by the work to prefill.
     pub prefill: PrefillFit,
     /// Seconds between tokens, by requests that share the step.
     pub decode: LinearFit,
-    /// What attending to a token takes, as a part of computing one. The fleet's.
+    /// The time to attend to one token, as a part of the time to compute one. The fleet's value.
     pub(crate) attention: f64,
-    /// First tokens that were observed here, not reported by others.
+    /// First tokens that this router observed, not those that others reported.
     own: u32,
-    /// Of a worker: how old its last first token and its last steps are.
+    /// For a worker: the age of its last first token and of its last steps.
     first_token_age: Staleness,
     step_age: Staleness,
 }
@@ -247,15 +247,15 @@ impl Rates {
         self.fit_first_token(lean);
     }
 
-    /// The time until a first token, as far as it is believed.
+    /// The time until a first token, limited to a factor of `WILD` around the expectation.
     pub(crate) fn tame_first_token(&self, work: PrefillWork, seconds: f64) -> f64 {
         tame(seconds, self.prefill.at(work))
     }
 
     /// How many times longer this worker takes for a prompt token than its fleet, if it is of another kind.
     ///
-    /// Where each kind of GPU, or each model, gets prompts of its own length, the difference between workers would look like one
-    /// between short and long prompts.
+    /// If each kind of GPU or each model gets prompts of its own length, the difference between workers would look
+    /// like one between short and long prompts.
     pub(crate) fn slowness_beside(&self, fleet: &Rates) -> f64 {
         let (own, usual) = (self.prefill.slope, fleet.prefill.slope);
         if is_unlike(own, usual, OTHER_KIND) { own / usual } else { 1.0 }
@@ -286,7 +286,7 @@ impl Rates {
         self.first_token_age.refresh(now, fleet.own, is_unlike(self.prefill.at(work), usual, UNLIKE));
     }
 
-    /// The tokens of an answer came this far apart, among this many requests, somewhere in the fleet.
+    /// The tokens of an answer came this far apart, with this many requests in the batch, somewhere in the fleet.
     pub fn step(&mut self, requests: f64, gap: Duration, lean: Lean) {
         let seen = tame(gap.as_secs_f64(), self.decode.at(requests));
         self.step.learn(MEMORY_OF_FLEET, requests, seen);
@@ -310,7 +310,7 @@ impl Rates {
         self.step_age.refresh(now, fleet.own, is_unlike(self.decode.at(requests), usual, UNLIKE));
     }
 
-    /// A worker that has recovered has done so in first tokens and steps alike. A small difference in one of them says
+    /// A worker that has recovered shows it in first tokens and steps alike. A small difference in one of them says
     /// nothing about the other.
     fn forget_if(&mut self, was_unlike: bool) {
         if was_unlike {
@@ -324,13 +324,13 @@ impl Rates {
         self.step_age.place(now, fleet.own);
     }
 
-    /// What was learned may no longer hold: the worker's process has been replaced.
+    /// The worker's process has been replaced, so what was learned may no longer hold.
     pub fn void(&mut self) {
         self.first_token_age.void();
         self.step_age.void();
     }
 
-    /// The rates of an idle worker, as far as they have faded to the fleet's for lack of evidence.
+    /// The rates of an idle worker that have faded to the fleet's for lack of evidence.
     pub fn faded(&self, now: Instant, fleet: &Rates) -> Option<(PrefillFit, LinearFit)> {
         let first_token = self.first_token_age.faded(now, fleet.own);
         let step = self.step_age.faded(now, fleet.own);
@@ -358,12 +358,12 @@ impl Rates {
         self.compare(fleet.decode);
     }
 
-    /// What to send to other routers: only what was learned from answers seen here.
+    /// What this router sends to others: only what it learned from answers seen here.
     pub fn to_tell(&self) -> Option<(LinearFit, LinearFit)> {
         (self.own >= TOLD_FROM).then_some((self.prefill.by_plain_tokens(), self.decode))
     }
 
-    /// Applies another router's rates of this worker, as long as nothing was observed here; replaces earlier
+    /// Applies another router's rates of this worker, as long as this router has observed none. Replaces earlier
     /// ones.
     pub fn hear(&mut self, now: Instant, fleet: &Rates, (prefill, decode): (LinearFit, LinearFit)) {
         if self.own > 0 || !prefill.is_sane() || !decode.is_sane() {
@@ -398,7 +398,7 @@ impl Rates {
         self.decode = self.step.fit(step, STEP_SPAN);
     }
 
-    /// Attending to a token takes this part of computing one, from now on.
+    /// Sets the time to attend to one token, as a part of the time to compute one.
     pub(crate) fn attend(&mut self, part: f64) {
         self.attention = part;
         self.prefill = self.prefill.by_plain_tokens().attending(part);
@@ -420,7 +420,7 @@ mod tests {
     use super::*;
     use maitre_base::{Rng, Tokens};
 
-    /// So many tokens that attend to nothing.
+    /// So many tokens, which attend to nothing.
     fn plain(tokens: u64) -> PrefillWork {
         PrefillWork { tokens: Tokens(tokens), attended: 0 }
     }
@@ -429,7 +429,7 @@ mod tests {
         Duration::from_secs_f64(value)
     }
 
-    /// Feeds a worker that takes `truth`, with noise, and returns what was learned.
+    /// Feeds the observations of a worker that takes `truth`, with noise, and returns what was learned.
     fn learn(truth: LinearFit, observations: usize, wild: usize) -> Rates {
         let mut rng = Rng::new(7);
         let mut rates = Rates::default();
@@ -554,7 +554,8 @@ mod tests {
         check_near(rates.decode.at(80.0), 0.06, 0.1);
         check_near(rates.decode.slope, 0.000_5, 0.15);
     }
-    /// Shown by a fleet in which one worker is ten times slower for a minute, with a first token of either every 100 ms.
+    /// A fleet in which one worker is ten times slower for a minute. One of the two produces a first token every 100
+    /// ms.
     struct Pair {
         fleet: Rates,
         worker: Rates,
@@ -595,7 +596,7 @@ mod tests {
             self.worker_answers(slowness);
         }
 
-        /// How slow the idle worker is believed to be, for first tokens and for steps.
+        /// The estimated slowness of the idle worker, for first tokens and for steps.
         fn believed(&self) -> [f64; 2] {
             let (prefill, decode) =
                 self.worker.faded(self.now, &self.fleet).unwrap_or((self.worker.prefill, self.worker.decode));
@@ -606,7 +607,7 @@ mod tests {
     #[test]
     fn rates_without_evidence_fade_to_the_fleets() {
         let mut pair = Pair::with_slow_worker();
-        // Seconds without a request there, and the range of the slowness that is believed.
+        // Each row: seconds without a request there, and the range of the estimated slowness.
         for (after, least, most) in [(7, 8.0, 11.0), (4, 3.0, 8.0), (5, 0.9, 1.3), (600, 0.9, 1.1)] {
             pair.fleet_answers(after * 10);
             for slowness in pair.believed() {

@@ -1,22 +1,23 @@
 //! How many workers a model should have, and why: a number for whatever starts and stops workers.
 //!
-//! A count of waiting requests says too late that workers are missing, and nothing about how many: it is zero until they
-//! are missing, and one worker more or ten do not change it before they have started. The router knows more. It sees the
-//! work arrive, in tokens; it has learned how long a token takes; it knows when first tokens are due and how much KV cache
-//! is in use. So it asks: with the work that will arrive when a worker that is ordered now is ready, how many workers keep
-//! the promised first tokens? Four answers, of which the largest counts:
+//! A count of waiting requests shows too late that workers are missing, and does not say how many. It is zero until
+//! they are missing, and one more worker or ten do not change it before they have started. The router knows more. It
+//! sees the work arrive, in tokens; it has learned how long a token takes; it knows when first tokens are due and how
+//! much KV cache is in use. So it asks how many workers keep the promised TTFT under the work that will arrive when a
+//! worker ordered now is ready. It computes four answers and takes the largest:
 //!
-//! - **Demand**: seconds of work that arrive in a second. A worker does one.
+//! - **Demand**: seconds of work that arrive per second. A worker does one.
 //! - **Deadlines**: at this many workers, few enough requests wait longer than they may. Short deadlines and unequal prompts
 //!   need more room than long ones.
-//! - **Backlog**: what waits, and will not be done before new workers come, is to be done soon after.
+//! - **Backlog**: queued work that will not be done before new workers come should be done soon after.
 //! - **KV cache**: what requests hold must fit.
 //!
-//! The number rises at once. It falls to what was needed during `settle`, which counts less the longer it is ago, so that
-//! it does not follow the noise. A forecast is no need: it counts while it stands. A backlog is done once: it counts until
-//! it is. When both were remembered like needs, a fleet that had met its rise kept half as many workers again for minutes.
+//! The number rises at once. It falls to the largest need of the last `settle`, in which older needs count less, so
+//! that it does not follow the noise. Forecasts and backlogs are not remembered: a forecast counts while it holds, a
+//! backlog until it is done. When both were remembered like needs, a fleet that had met its rise kept half as many
+//! workers again for minutes.
 //!
-//! What is left out: how long a particular fleet takes to start (a setting), what a worker costs, and prefill workers.
+//! Left out: how long a particular fleet takes to start (a setting), what a worker costs, and prefill workers.
 
 pub mod demand;
 mod trend;
@@ -28,21 +29,21 @@ use maitre_base::Instant;
 
 use demand::{ArrivedWork, Demand, DemandNow, TokenCosts, WorkerFigures};
 
-/// The part of a worker's time that may be used in the mean. Above it, waits explode with any error of a forecast.
+/// The part of a worker's time that may be used on average. Above it, waits explode with any forecast error.
 const BUSY_MAX: f64 = 0.85;
-/// The part that is used at least, whatever the deadlines: below it, further workers hardly shorten a wait.
+/// The least part of a worker's time to use, whatever the deadlines: below it, more workers hardly shorten a wait.
 const BUSY_MIN: f64 = 0.6;
-/// The part of first tokens that may come late for lack of workers, by an approximation that is pessimistic: on the
-/// conversation trace 2 % are late. Smaller values miss less and cost more: a hundredth took 23 % more worker-hours there
-/// than a tenth, for 90 misses fewer of 12,031.
+/// The part of first tokens that may come late for lack of workers. The approximation behind it is pessimistic: on
+/// the conversation trace 2 % are late. Smaller values miss less and cost more: there 0.01 took 23 % more
+/// worker-hours than 0.1, for 90 fewer misses of 12,031.
 const LATE: f64 = 0.2;
 /// The part of the KV cache that may be in use: engines preempt requests when it is full.
 const KV_MAX: f64 = 0.85;
-/// Within what time a backlog should be gone once the workers are there, or within a deadline if that is longer.
+/// How soon a backlog should be gone once the workers are there, or within a deadline if that is longer.
 const CLEAR: Duration = Duration::from_secs(15);
-/// How often what was needed is remembered.
+/// The length of a step, the interval at which needs are remembered.
 const STEP: Duration = Duration::from_secs(5);
-/// The most workers that are ever asked for.
+/// The most workers that the router ever asks for.
 pub const DESIRED_MAX: u32 = 4_096;
 /// The longest `settle`.
 pub const SETTLE_MAX: Duration = Duration::from_secs(3_600);
@@ -50,15 +51,15 @@ pub const SETTLE_MAX: Duration = Duration::from_secs(3_600);
 /// What an operator may configure about the number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ScalingSettings {
-    /// How soon first tokens are due of requests without a deadline.
+    /// How soon first tokens are due for requests without a deadline.
     pub ttft: Duration,
     /// From the moment a worker is ordered until it takes requests.
     pub start_up: Duration,
-    /// How long what was needed counts.
+    /// How long a past need counts.
     pub settle: Duration,
-    /// After how long without requests no worker is needed; zero: one always is.
+    /// After how long without requests no worker is needed; zero: at least one always is.
     pub idle: Duration,
-    /// How long a request waits for the first worker of its model, where `idle` lets a fleet go to none.
+    /// How long a request waits for the first worker of its model, if `idle` lets a fleet shrink to none.
     pub first_worker: Duration,
 }
 
@@ -91,30 +92,30 @@ pub struct PoolLoad {
     pub costs: TokenCosts,
     /// Requests in the router's queue.
     pub waiting: u32,
-    /// Seconds of work that wait: in the queue, and prompts at workers that are not computed yet.
+    /// Seconds of waiting work: queued requests, and prompts that workers have not computed yet.
     pub backlog_s: f64,
     /// KV tokens that requests at workers hold and will hold.
     pub kv_tokens: f64,
-    /// KV tokens that one worker has room for, if known.
+    /// KV tokens that fit one worker, if known.
     pub kv_tokens_each: Option<f64>,
 }
 
-/// What the number follows from.
+/// Why the number is what it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ScalingReason {
     /// No request has come for `idle`.
     Idle,
-    /// One worker does.
+    /// One worker is enough.
     Least,
     /// There is no worker, and a request waits for one.
     FirstWorker,
-    /// Work arrives, or will.
+    /// Work arrives, or is forecast to arrive.
     Demand,
     /// With fewer, first tokens would come late.
     Deadlines,
     /// Requests wait that new workers must serve.
     Backlog,
-    /// The KV cache of fewer would be full.
+    /// The KV cache of fewer workers would be full.
     KvCache,
     /// More was needed a short while ago.
     Settling,
@@ -177,9 +178,10 @@ pub struct DesiredWorkers {
 #[derive(Clone, Debug, Default)]
 pub struct Scaler {
     demand: Demand,
-    /// What was needed, by the number of the step: those of `settle`, and only those that no later one exceeds.
+    /// What was needed, by step: only steps within `settle`, and only those that no later one exceeds.
     needs: VecDeque<(u64, u32)>,
-    /// The number itself during the last `start_up`, by step: workers that are on their way, if it is followed.
+    /// The number itself during the last `start_up`, by step: workers that are on their way if an autoscaler follows
+    /// it.
     asked: VecDeque<(u64, u32)>,
     /// The most that the backlog needed since it began.
     for_backlog: u32,
@@ -190,7 +192,7 @@ impl Scaler {
         self.demand.arrived(now, work);
     }
 
-    /// A request was placed; so much of its prompt is to be computed.
+    /// A request was placed; `prefill_tokens` of its prompt are to be computed.
     pub fn placed(&mut self, now: Instant, prompt_tokens: u64, prefill_tokens: u64) {
         self.demand.placed(now, prompt_tokens, prefill_tokens);
     }
@@ -200,7 +202,7 @@ impl Scaler {
         self.demand.last().is_some()
     }
 
-    /// The number at this moment. It wants to be asked every few seconds: it remembers what was needed when it was.
+    /// The number at this moment. Call it every few seconds: it remembers what was needed at each call.
     pub fn desired(
         &mut self,
         now: Instant,
@@ -209,7 +211,7 @@ impl Scaler {
         settings: &ScalingSettings,
     ) -> DesiredWorkers {
         let routers = f64::from(routers.max(1));
-        // Of a fleet that several routers share, this one's demand meets its part.
+        // If several routers share a fleet, this router's demand meets its part of the workers.
         let workers = f64::from(load.workers) / routers;
         let figures = WorkerFigures { costs: load.costs, workers, kv_tokens_each: load.kv_tokens_each };
         let demand = self.demand.now(now, settings.start_up, figures).times(routers);
@@ -240,7 +242,7 @@ impl Scaler {
         !settings.idle.is_zero() && load.waiting == 0 && load.kv_tokens <= 0.0 && is_quiet
     }
 
-    /// Enough to do what will be left of the backlog when a worker that is asked for now is ready.
+    /// Enough workers for what will be left of the backlog when a worker ordered now is ready.
     fn backlog(
         &mut self,
         now: Instant,
@@ -265,8 +267,8 @@ impl Scaler {
         self.for_backlog
     }
 
-    /// How many more than these workers there will be in the mean of the next `start_up`, if the number was followed: what
-    /// was asked for some time ago comes that much before what is asked for now.
+    /// How many more workers than `here` there will be on average over the next `start_up`, if an autoscaler followed
+    /// the number. Workers arrive in the order in which they were asked for.
     fn coming(&self, now: Instant, here: u32, start_up: Duration) -> f64 {
         let (step, kept) = (step_of(now), steps(start_up));
         let recent = self.asked.iter().filter(|it| it.0 + kept >= step);
@@ -284,13 +286,13 @@ impl Scaler {
         }
     }
 
-    /// Remembers what is needed now; returns the most that was within `settle`, as far as it still counts.
+    /// Remembers what is needed now. Returns the largest need within `settle`, with older needs scaled down.
     fn settle(&mut self, now: Instant, needed: u32, settle: Duration) -> u32 {
         let (step, kept) = (step_of(now), steps(settle));
         while self.needs.back().is_some_and(|it| it.1 <= needed) {
             self.needs.pop_back();
         }
-        // Of one step, the first and largest is left.
+        // Keep only the first need of a step, which is its largest.
         if self.needs.back().is_none_or(|it| it.0 < step) {
             self.needs.push_back((step, needed));
         }
@@ -311,12 +313,12 @@ fn steps(time: Duration) -> u64 {
     time.as_nanos().div_ceil(STEP.as_nanos()) as u64
 }
 
-/// The part of a need that counts after so many steps: all of it for a third of the time that it is remembered, then less
-/// and less.
+/// The part of a need that counts after this many steps: all of it for a third of the time that it is remembered,
+/// then less and less.
 ///
-/// A need that counted in full to the end kept 64 workers for minutes after a rush, for one that might need them again at
-/// once; one that faded from the start gave workers back in every pause. A large surplus goes sooner, one worker after the
-/// other, and a small one stays longest, which is what noise makes.
+/// A need that counted in full to the end kept 64 workers for minutes after a rush, in case the rush came back. One
+/// that faded from the start gave workers back in every pause. A large surplus shrinks sooner, one worker after the
+/// other. A small one, which noise makes, stays longest.
 fn remembered(age: u64, kept: u64) -> f64 {
     let (age, kept) = (age as f64, kept as f64);
     let full = kept / 3.0;
@@ -324,7 +326,7 @@ fn remembered(age: u64, kept: u64) -> f64 {
 }
 
 impl DemandNow {
-    /// With so many routers that each get as much.
+    /// The demand of this many routers that each receive as much.
     fn times(self, routers: f64) -> DemandNow {
         DemandNow {
             load: self.load * routers,
@@ -334,13 +336,13 @@ impl DemandNow {
         }
     }
 
-    /// As if what arrives stayed as it is.
+    /// As if arrivals stayed as they are.
     fn without_trend(self) -> DemandNow {
         DemandNow { ahead: self.load, ..self }
     }
 }
 
-/// What is needed for what arrives, and why.
+/// How many workers the arrivals need, and why.
 fn need(demand: &DemandNow, load: &PoolLoad) -> (u32, ScalingReason) {
     let by_demand = whole(demand.ahead / BUSY_MAX);
     let by_deadline = for_deadlines(demand, by_demand.max(1));
@@ -355,22 +357,22 @@ fn need(demand: &DemandNow, load: &PoolLoad) -> (u32, ScalingReason) {
         (by_deadline, ScalingReason::Deadlines),
         (by_kv, ScalingReason::KvCache),
     ];
-    // Of equal answers, the first: it is the simplest.
+    // Of equal answers take the first: it is the simplest.
     let most = |best: (u32, ScalingReason), it: (u32, ScalingReason)| if it.0 > best.0 { it } else { best };
     answers.into_iter().fold((0, ScalingReason::Least), most)
 }
 
-/// The fewest workers, at least so many, at which few enough requests wait longer than they may.
+/// The fewest workers, at least `least`, at which few enough requests wait longer than they may.
 fn for_deadlines(demand: &DemandNow, least: u32) -> u32 {
     let is_enough = |workers: &u32| late_part(demand, *workers) <= LATE;
     let most = whole(demand.ahead / BUSY_MIN).max(least);
     (least..=most).find(is_enough).unwrap_or(most)
 }
 
-/// The part of requests that wait longer than they may, with so many workers behind one queue.
+/// The part of requests that wait longer than they may, with this many workers behind one queue.
 ///
-/// By the usual approximation of such queues (Sakasegawa), all n workers are busy for ρ to the power √(2(n+1)) − 1 of the
-/// time, and the waits of requests that find them so are exponential.
+/// The usual approximation of such queues (Sakasegawa): all n workers are busy for ρ to the power √(2(n+1)) − 1 of
+/// the time. The waits of requests that find them busy are exponential.
 fn late_part(demand: &DemandNow, workers: u32) -> f64 {
     let count = f64::from(workers);
     let busy = demand.ahead / count;
@@ -378,22 +380,23 @@ fn late_part(demand: &DemandNow, workers: u32) -> f64 {
         return 1.0;
     }
     let all_busy = busy.powf((2.0 * (count + 1.0)).sqrt() - 1.0);
-    // What a request that waits has before it: half of a prompt, and of a long one more often than of a short one.
+    // The mean work ahead of a waiting request is half of a prompt. Long prompts count more: a request meets them
+    // more often.
     let before = demand.prefill_squared_s / (2.0 * demand.prefill_s.max(f64::MIN_POSITIVE));
     let wait = before / (count * (1.0 - busy));
-    // Where prompts alone take as long as they may, no number of workers helps: they may take twice as long.
+    // If prompts alone take as long as the deadline, no number of workers helps: allow them twice as long.
     let slack = (demand.due_s - demand.prefill_s).max(demand.prefill_s);
     all_busy * (-slack / wait.max(f64::MIN_POSITIVE)).exp()
 }
 
-/// Enough for what requests hold, and will hold once more of them come.
+/// Enough for the KV cache that requests hold, and will hold when the load grows.
 fn for_kv(demand: &DemandNow, load: &PoolLoad) -> u32 {
     let growth = (demand.ahead / demand.load.max(f64::MIN_POSITIVE)).clamp(1.0, 10.0);
     let each = load.kv_tokens_each.filter(|&it| it > 0.0);
     each.map_or(0, |it| whole(load.kv_tokens * growth / (it * KV_MAX)))
 }
 
-/// Rounded up, within what may be asked for.
+/// Rounded up, and limited to `DESIRED_MAX`.
 fn whole(workers: f64) -> u32 {
     workers.ceil().clamp(0.0, f64::from(DESIRED_MAX)) as u32
 }

@@ -1,33 +1,35 @@
 //! How long a worker's rates hold after the last request that showed them.
 //!
-//! Prices keep requests away from a worker that was slow, so nothing shows that it has recovered. (One that had been ten
-//! times slower for a minute got none of 1,840 requests in the minutes after.) So evidence has an age: after a while
-//! without any, an idle worker's rates fade to the fleet's, until a request tries it again.
+//! Prices keep requests away from a worker that was slow, so nothing shows that it has recovered. (A worker that had
+//! been ten times slower for a minute got none of 1,840 requests in the minutes after.) So evidence has an age: after
+//! a while without any, an idle worker's rates fade to the fleet's, until a request tries it again.
 //!
-//! The longer a worker has been unlike the fleet, the longer it is believed: a trial costs one request the difference,
-//! and a worker that has been slow for an hour is likely to be slow in a minute. Age counts in seconds and in first
-//! tokens of the fleet: a fleet with a request a minute would otherwise try its slow worker with every other one.
+//! The longer a worker has been unlike the fleet, the longer its rates hold. A trial costs one request the
+//! difference, and a worker that has been slow for an hour is likely to be slow in a minute. Age counts in seconds
+//! and in first tokens of the fleet: otherwise a fleet with a request a minute would try its slow worker with every
+//! second one.
 
 use std::time::Duration;
 
 use maitre_base::Instant;
 
-/// Rates hold for this part of the time that the worker has been unlike the fleet, within limits. Then they fade within
+/// Rates hold for this part of the time that the worker has been unlike the fleet, within limits. Then they fade in
 /// the same time. A worker that was slow for a minute is tried again every fifteen seconds.
 const HOLDS_PART: u32 = 8;
 const HOLDS_MIN: Duration = Duration::from_secs(4);
 const HOLDS_MAX: Duration = Duration::from_mins(1);
-/// First tokens of the fleet for which rates hold, and within which they then fade: trials are at most one request in
+/// Rates hold for this many first tokens of the fleet, and fade within as many: trials are at most one request in
 /// twenty.
 const HOLDS_FIRST_TOKENS: u32 = 10;
 
 /// A worker whose times differ from the fleet's by more than this factor is unlike it.
 pub(crate) const UNLIKE: f64 = 1.25;
-/// The same for a worker that is not on trial, whose observations in a row have to disprove its rates: under load a worker
-/// gets requests also while it is slow.
+/// The same for a worker that is not on trial, whose rates only several observations in a row disprove. Under load a
+/// worker gets requests even while it is slow.
 const FAR_UNLIKE: f64 = 2.0;
 const DISPROOFS: u8 = 3;
-/// After so long a difference smaller than that is enough, because workers like the others do not look unlike them for so long.
+/// After this long, a difference above `UNLIKE` is enough, because workers like the others do not look unlike them
+/// for so long.
 const UNLIKE_LONG: Duration = Duration::from_secs(30);
 
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -36,9 +38,9 @@ pub(crate) struct Staleness {
     at: Instant,
     /// First tokens that the fleet had seen by then.
     first_tokens: u32,
-    /// Since when it has been unlike the fleet.
+    /// Since when the worker has been unlike the fleet.
     unlike_since: Option<Instant>,
-    /// Its process may be another one than then.
+    /// Its process may have been replaced since then.
     is_void: bool,
     /// Whether it has a request that was placed there after the rates began to fade.
     on_trial: bool,
@@ -58,9 +60,9 @@ impl Staleness {
         self.on_trial = self.faded(now, first_tokens) > 0.0;
     }
 
-    /// The worker took `seen` seconds where `expected` were expected of it, and `usual` of the fleet. Returns whether its
-    /// rates no longer hold: this is nearer to the fleet's. A trial decides by itself, also of small differences: a worker
-    /// that is priced 13 % above the others gets nothing but trials.
+    /// The worker took `seen` seconds. `expected` is what its own rates predict, `usual` what the fleet's predict.
+    /// Returns whether its rates no longer hold: what was seen is nearer to the fleet's. In a trial one observation
+    /// decides, even by a small difference: a worker priced 13 % above the others gets nothing but trials.
     pub(crate) fn is_disproved(&mut self, seen: f64, expected: f64, usual: f64) -> bool {
         let off = |expected: f64| (seen / expected).ln().abs();
         let is_nearer = off(usual) < off(expected);
@@ -71,7 +73,7 @@ impl Staleness {
         is_sure || is_nearer && self.on_trial
     }
 
-    /// Nothing seen so far holds.
+    /// Nothing seen so far holds any longer.
     pub(crate) fn void(&mut self) {
         self.is_void = true;
     }
@@ -106,7 +108,7 @@ mod tests {
         Instant::from_millis(seconds * 1_000)
     }
 
-    /// A worker that was unlike the fleet for this many seconds; then, so many seconds and first tokens later, how far its
+    /// A worker was unlike the fleet for `unlike` seconds. Each row: seconds and first tokens later, and how far its
     /// rates have faded.
     #[track_caller]
     fn check(unlike: u64, rows: &[(u64, u32, f64)]) {
@@ -158,7 +160,8 @@ mod tests {
 
     #[test]
     fn rates_are_disproved_by_one_trial_or_three_observations_of_a_busy_worker() {
-        // Seconds that were seen, expected of the worker, and usual; whether they disprove in a trial; and the third time.
+        // Each row: seconds seen, expected of the worker, and usual; whether they disprove the rates in a trial, and
+        // at the third time.
         for (seen, expected, usual, in_trial, at_last) in [
             (1.1, 10.0, 1.0, true, true),
             (9.0, 10.0, 1.0, false, false),

@@ -1,22 +1,24 @@
-//! How long KV cache takes to a worker, from the one that prefilled or holds it, or from a store: a base time plus a time
-//! for each token that comes, learned from when first tokens came.
+//! How long a worker takes to receive KV cache, from the worker that prefilled or holds it, or from a store. It is a
+//! base time plus a time for each token, learned from the times of first tokens.
 //!
 //! A worker's link carries one cache after the other, so the tokens before ours count as well. Without them a link of
-//! 1 GB/s looks slow only once it is late by seconds, and gets twice what it can carry.
+//! 1 GB/s looks slow only once it is seconds late, and gets twice what it can carry.
 //!
-//! Links differ from pair to pair: within a rack and across. Each pair has a fit of its own, which begins as the fleet's,
-//! as much slower as the pair was seen to be. The fleet's is the median of the pairs, and what a pair that was never seen
-//! is expected to take. With a fit through all transfers instead, one slow pair made all others look slow.
+//! Links differ from pair to pair: within a rack and across racks. Each pair has its own fit, which begins as the
+//! fleet's, scaled by how slow the pair was seen to be. The fleet's fit is the median of the pairs, and the
+//! expectation for a pair that was never seen. With a fit through all transfers instead, one slow pair made all
+//! others look slow.
 //!
-//! The fleet's fit is worth little to a pair until other pairs have shown it: at first it is only the usual figures. And a
-//! pair is fitted when it is read, to what the fleet has learned by then. A pair whose first transfers were short tells
-//! nothing about long ones, so at 1 GB/s each of sixteen pairs got 20,000 to 90,000 tokens before it looked slow, and the
-//! first tokens of long documents took 2.1 instead of 1.5 s on average.
+//! The fleet's fit has little weight for a pair until other pairs have confirmed it: at first it is only the usual
+//! figures. And a pair is fitted when it is read, with what the fleet has learned by then. A pair whose first
+//! transfers were short says nothing about long ones. Without these rules, each of sixteen pairs at 1 GB/s got 20,000
+//! to 90,000 tokens before it looked slow, and the first tokens of long documents took 2.1 instead of 1.5 s on
+//! average.
 //!
-//! Before anything is known of pulls, they are tried one at a time. Over a slow link the result of the first comes after
-//! seconds, and until then all would look fast: up to nine requests pulled 24,000 tokens each over 1 GB/s, where computing
-//! takes a third of the time. Handovers are not held back like this: it made RAG over 1 GB/s 6 % slower, because decode
-//! workers prefill badly what waits for the trial.
+//! Before anything is known of pulls, the router tries them one at a time. Over a slow link the result of the first
+//! comes after seconds, and until then all would look fast: up to nine requests pulled 24,000 tokens each over 1
+//! GB/s, where computing takes a third of the time. Handovers are not held back like this: it made RAG over 1 GB/s 6
+//! % slower, because decode workers are slow to prefill the requests that wait for the trial.
 
 use std::time::Duration;
 
@@ -25,32 +27,33 @@ use maitre_base::{Instant, Tokens, WorkerId};
 
 use crate::rates::{Lean, LinearFit, LinearRegression, tame};
 
-/// Before any was observed: what was published of pulls between large GPUs over a fast network, 8,000 tokens in 57 ms and
+/// The prior, from published figures for pulls between large GPUs over a fast network: 8,000 tokens in 57 ms and
 /// 48,000 in 235.
 const USUAL: LinearFit = LinearFit { base: 0.020, slope: 4.5e-6 };
-/// How many observations the fleet's fit is worth to a pair, as for the rates of workers: once other pairs have shown it, and
-/// while it is only the usual figures. Links differ a hundredfold.
+/// How many observations the fleet's fit is worth to a pair: the first value, as for the rates of workers, once other
+/// pairs have confirmed it, and the second while it is only the usual figures. Links differ a hundredfold.
 const LEAN: f64 = 4.0;
 const LEAN_USUAL: f64 = 0.5;
-/// Weight left of a transfer after the next one of that pair: half after 14. A pair has fewer of them than a worker has first
-/// tokens.
+/// The weight that a transfer keeps after the next one of its pair: half after 14. A pair has fewer transfers than a
+/// worker has first tokens.
 const PAIR_MEMORY: f64 = 0.95;
-/// A pair of which fewer transfers were seen may be slower than expected by this factor: links differ a hundredfold. With 16
-/// instead, a pull of 24,000 tokens over 1 GB/s was taken for 2 s after two that had taken 6.
+/// A pair with less weight than `KNOWN` may be slower than expected by a factor of up to `UNKNOWN`: links differ a
+/// hundredfold. With 16, a pull of 24,000 tokens over 1 GB/s was still expected to take 2 s after two that had taken
+/// 6.
 const KNOWN: f64 = 2.0;
 const UNKNOWN: f64 = 100.0;
 /// How long after its last transfer a pair is forgotten. Chosen: a trial every few minutes costs little.
 const FORGOTTEN: Duration = Duration::from_secs(300);
 /// An ordinary prompt.
 const SPAN: f64 = 4_000.0;
-/// Pairs that are remembered; those that were seen least recently leave. All pairs of 64 workers, half a megabyte.
+/// How many pairs are remembered; the least recently seen leave first. All pairs of 64 workers, half a megabyte.
 const PAIRS_MAX: usize = 4_096;
-/// Transfers that are tried one at a time. Chosen: the usual figures are given up for the fleet once two pairs disagree.
+/// Transfers that the router tries one at a time. Chosen: once two pairs disagree, the fleet drops the usual figures.
 const TRIALS: u32 = 2;
 /// With more pairs the median is updated by ticks alone.
 const FEW_PAIRS: usize = 128;
 
-/// From where to whom KV cache comes.
+/// Where KV cache comes from, and where it goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Way {
     pub from: KvOrigin,
@@ -69,7 +72,8 @@ impl Way {
         Way { from: KvOrigin::Worker(from), to }
     }
 
-    /// All members of a store are one class: with a fit for each, agents over a slow store waited twice as long for first tokens.
+    /// All members of a store share one fit. With a fit for each, agents over a slow store waited twice as long for
+    /// first tokens.
     fn key(self) -> u64 {
         match self.from {
             KvOrigin::Worker(from) => (u64::from(from.0) + 1) << 32 | u64::from(self.to.0),
@@ -85,12 +89,12 @@ impl Way {
     }
 }
 
-/// What a worker is to fetch, in tokens.
+/// What a worker still has to fetch, in tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Fetches {
-    /// For all requests there that have no token yet.
+    /// For all requests there that have no first token yet.
     pub promised: Tokens,
-    /// For those whose prompt is prefilled.
+    /// For those whose prompt has been prefilled.
     pub in_transit: Tokens,
 }
 
@@ -98,7 +102,7 @@ pub struct Fetches {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TransferTime {
     pub own: f64,
-    /// Until the link has carried all that was promised before.
+    /// Until the link has carried all earlier promised tokens.
     pub queue: f64,
 }
 
@@ -107,19 +111,19 @@ pub(crate) struct Transfers {
     /// The fleet's.
     fit: LinearFit,
     pairs: Recent<Pair>,
-    /// Those that have ended, up to the number of trials, and those under way. Only pulls are counted.
+    /// Transfers that have ended, up to the number of trials, and transfers under way. Only pulls are counted.
     tried: u32,
     under_way: u32,
-    /// The last tick.
+    /// The time of the last tick.
     now: Instant,
 }
 
-/// What was seen between two workers.
+/// The observations of one pair.
 #[derive(Clone, Copy, Debug)]
 struct Pair {
     way: Way,
     seen: LinearRegression,
-    /// As of its last transfer.
+    /// The fit as of its last transfer.
     fit: LinearFit,
     learned_at: Instant,
 }
@@ -137,8 +141,8 @@ impl Transfers {
         TransferTime { own: fit.at(tokens.0 as f64), queue: fit.slope * fetches.promised.0 as f64 }
     }
 
-    /// Forgets what was observed long ago. Where transfers look slow there are none, and only one could show that they are
-    /// fast again.
+    /// Forgets old observations. If transfers look slow the router makes none, and only a transfer could show that
+    /// they are fast again.
     pub(crate) fn settle(&mut self, now: Instant) {
         self.now = now;
         let knew_any = !self.pairs.is_empty();
@@ -149,7 +153,7 @@ impl Transfers {
         self.fit = self.median();
     }
 
-    /// Whether a transfer is under way whose result should be waited for before the next.
+    /// Whether a transfer is under way whose result the router should wait for before the next.
     pub(crate) fn awaits_trial(&self) -> bool {
         self.tried < TRIALS && self.under_way > 0
     }
@@ -158,13 +162,13 @@ impl Transfers {
         self.under_way += 1;
     }
 
-    /// One that showed nothing counts as well: its client may have left.
+    /// A transfer that showed nothing counts as well: its client may have disconnected.
     pub(crate) fn end(&mut self) {
         self.under_way = self.under_way.saturating_sub(1);
         self.tried = (self.tried + 1).min(TRIALS);
     }
 
-    /// A transfer was given up after this time.
+    /// The router gave up on a transfer after this time.
     pub(crate) fn learn_at_least(&mut self, way: Way, tokens: Tokens, took: Duration) {
         let fit = self.pairs.peek(way.key()).map_or(self.fit, |it| self.fit_of(&it.seen));
         if took.as_secs_f64() > fit.at(tokens.0 as f64) {
@@ -172,12 +176,12 @@ impl Transfers {
         }
     }
 
-    /// A worker has left. Its number may become another's.
+    /// A worker has left. Another worker may get its number.
     pub(crate) fn forget(&mut self, worker: WorkerId) {
         self.pairs.retain(|it| !it.way.touches(worker));
     }
 
-    /// The tokens are those that came, and those before them on the same link.
+    /// `tokens` includes the tokens before them on the same link.
     pub(crate) fn learn(&mut self, way: Way, tokens: Tokens, took: Duration) {
         let (tokens, took, learned_at) = (tokens.0 as f64, took.as_secs_f64(), self.now);
         let new = Pair { way, seen: LinearRegression::default(), fit: self.fit, learned_at };
@@ -196,7 +200,7 @@ impl Transfers {
         }
     }
 
-    /// The fit of a pair of which this was seen.
+    /// The fit of a pair with these observations.
     fn fit_of(&self, seen: &LinearRegression) -> LinearFit {
         let others = self.pairs.len().saturating_sub(1) as f64;
         let weight = (LEAN_USUAL + others).min(LEAN);
@@ -204,8 +208,8 @@ impl Transfers {
         seen.fit(Lean { fit, weight }, SPAN)
     }
 
-    /// The pair in the middle, the faster of two. The usual figures count as a pair, so that one stalled transfer does not
-    /// speak for a fleet of which nothing else is known.
+    /// The median of the pairs, the faster of two. The usual figures count as a pair, so that one stalled transfer
+    /// does not decide for a fleet of which nothing else is known.
     fn median(&self) -> LinearFit {
         let by_time = |fit: &LinearFit| (fit.at(SPAN), fit.base);
         let mut fits: Vec<LinearFit> = self.pairs.iter().map(|it| it.1.fit).chain([USUAL]).collect();
@@ -234,7 +238,7 @@ mod tests {
         }
     }
 
-    /// So many transfers of different lengths, which take `base` and `slope` seconds.
+    /// Feeds transfers of different lengths that take `base` plus `slope` seconds per token.
     fn teach(transfers: &mut Transfers, way: Way, rounds: u64, (base, slope): (f64, f64)) {
         for round in 0..rounds {
             let tokens = 500 + round % 7 * 1_500;

@@ -15,7 +15,7 @@ use crate::pulls::Pulls;
 use crate::rates::Rates;
 use crate::transfers::Fetches;
 
-/// A worker's identity for rendezvous hashing, the same in every router. Also tells a worker from an earlier
+/// A worker's identity for rendezvous hashing, the same in every router. Also distinguishes a worker from an earlier
 /// one with the same number.
 pub fn key(url: &str) -> u64 {
     hash::bytes(0, url.as_bytes())
@@ -37,28 +37,28 @@ pub struct Worker {
     /// See `key`.
     pub key: u64,
     pub role: Role,
-    /// How it hands KV cache over, where its role asks for that.
+    /// How it hands over KV cache, if its role requires that.
     pub handoff: Handoff,
     /// When another worker last could not fetch from it.
     pub(crate) handoff_failed: Option<Instant>,
-    /// None: it cannot pull KV cache from others.
+    /// `None`: it cannot pull KV cache from others.
     pub(crate) pulls: Option<Pulls>,
     pub models: Models,
     pub health: Health,
-    /// By this router.
+    /// What this router has promised to it.
     pub promised: Backlog,
-    /// By other routers, as far as they have reported.
+    /// What other routers have promised to it, as far as they have reported.
     pub promised_by_others: Backlog,
     /// When an answer last began there.
     pub began: Instant,
-    /// Since when it owes a first token, though the request has left, and until when it is expected to owe it.
+    /// Since when it owes the first token of a request that has left, and until when it is expected to owe it.
     overdue: Option<(Instant, Instant)>,
-    /// All that was ever prefilled there, in plain tokens, for this router and, as far as they report, for others.
+    /// All tokens ever prefilled there, in plain tokens, for this router and, as far as they report, for others.
     pub prefilled: Tokens,
     /// KV caches that other workers prefill or hold for it.
     pub fetches: Fetches,
     pub report: Option<LoadReport>,
-    /// What was promised to it when it last reported: context and prefill.
+    /// What was promised to it at its last report: context and prefill.
     promised_then: (Tokens, Tokens),
     /// Requests there that no router has reported, by its last two reports.
     foreign: [u32; 2],
@@ -109,8 +109,8 @@ impl Worker {
         }
     }
 
-    /// Copies what the fleet's changes may have changed, as far as a snapshot shows it. Name, role and models do not change
-    /// that way, and what only the brain asks for is left out.
+    /// Copies what changes of the fleet may have changed and a snapshot shows. Name, role and models do not change
+    /// that way. What only the brain reads is left out.
     pub(crate) fn follow(&mut self, other: &Worker) {
         let Worker {
             ref health,
@@ -143,7 +143,7 @@ impl Worker {
         self.answers() && self.handoff.needs_partner
     }
 
-    /// Whether it answers requests for this.
+    /// Whether it answers such requests.
     #[inline]
     pub fn serves(&self, wanted: Wanted) -> bool {
         self.answers() && self.has(wanted)
@@ -170,15 +170,15 @@ impl Worker {
         !self.draining && !matches!(self.health.state(), HealthState::Probing | HealthState::Ejected { .. })
     }
 
-    /// Whether it is healthy and takes new requests. A suspect worker is no such worker: it gets requests only where no
-    /// other is left.
+    /// Whether it is healthy and takes new requests. A suspect worker is not ready: it gets requests only if no other
+    /// is left.
     pub fn is_ready(&self) -> bool {
         !self.draining && matches!(self.health.state(), HealthState::Ready | HealthState::Warming { .. })
     }
 
-    /// A request has left that waited for its first token since then, because another worker answered. The worker has
-    /// shown nothing since, and its promise is gone: without this it would look idle. A worker that was silent for so long
-    /// is expected to be silent as long again.
+    /// A request that had waited for its first token since `since` has left, because another worker answered. This
+    /// worker has shown nothing since, and its promise is gone: without this it would look idle. The router expects a
+    /// worker that was silent for some time to stay silent for as long again.
     pub(crate) fn is_overdue(&mut self, now: Instant, since: Instant) {
         if self.began > since {
             return;
@@ -187,7 +187,7 @@ impl Worker {
         self.overdue = Some((since, now + now.since(since)));
     }
 
-    /// How much longer it is expected to be silent.
+    /// How much longer the router expects it to stay silent.
     pub(crate) fn silence(&self, now: Instant) -> Duration {
         match self.overdue {
             Some((since, until)) if self.began <= since => until.since(now),
@@ -233,7 +233,7 @@ impl Worker {
         self.fresh(now).map_or(0, |_| self.foreign[0].min(self.foreign[1]))
     }
 
-    /// Tokens that its KV cache has room for, if it ever reported so: that does not change while it runs.
+    /// Tokens that fit its KV cache, if it ever reported so: that does not change while it runs.
     #[inline]
     pub fn capacity(&self) -> Option<Tokens> {
         let load = self.report?.load;
@@ -241,8 +241,8 @@ impl Worker {
         load.kv_tokens.or_else(product).filter(|&it| it > 0).map(Tokens)
     }
 
-    /// KV tokens that running requests hold, and that queued ones will hold: by the engine's report where
-    /// there is one, plus what routers have sent that it has not admitted.
+    /// KV tokens that running requests hold and queued ones will hold. It follows the engine's report if there is
+    /// one, plus what routers have sent that the engine has not admitted.
     #[inline]
     pub(crate) fn pinned(&self, now: Instant, capacity: Tokens, promised: &PromisedWork) -> Tokens {
         let Some(load) = self.fresh(now) else { return promised.context };
@@ -250,15 +250,14 @@ impl Worker {
         let used = usage * capacity.0 as f64;
         let answers = promised.decode.0.saturating_mul(u64::from(promised.prefilling))
             / u64::from(promised.requests.max(1));
-        // Requests that wait although their first token is out were preempted for lack of room, and resume
-        // first.
+        // Requests that wait although their first token has come were preempted for lack of room, and resume first.
         let thrown_out = load.waiting.unwrap_or(0).saturating_sub(u64::from(promised.prefilling));
         let each = used / load.running.unwrap_or(0).max(1) as f64;
         promised.prefill.tokens + Tokens(answers) + Tokens((used + each * thrown_out as f64) as u64)
     }
 
-    /// KV tokens in use now: the engine's last report, corrected by what routers sent and finished since.
-    /// Answers that are still to be decoded do not count.
+    /// KV tokens in use now: the engine's last report, corrected by what routers sent and finished since. Tokens
+    /// still to be decoded do not count.
     #[inline]
     pub(crate) fn used(&self, now: Instant, capacity: Tokens, promised: &PromisedWork) -> Tokens {
         let context = promised.context - promised.decode;

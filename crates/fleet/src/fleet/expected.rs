@@ -1,4 +1,4 @@
-//! Models that may have no worker now: those that one has listed before, and those that the operator names.
+//! Models that may have no worker now: those that a worker has listed before, and those that the operator names.
 
 use super::Fleet;
 use crate::model::ModelId;
@@ -18,12 +18,12 @@ impl Fleet {
         self.names.get(name).copied().filter(|it| self.models[it.0 as usize].is_expected)
     }
 
-    /// The models behind all names that are expected; a model with several names may come several times.
+    /// The models behind all expected names; a model with several names may appear several times.
     pub fn expected_models(&self) -> impl Iterator<Item = ModelId> {
         self.models.iter().filter(|it| it.is_expected).map(|it| it.base)
     }
 
-    /// The model that is expected, if it is the only one.
+    /// The expected model, if there is only one.
     pub fn only_expected(&self) -> Option<ModelId> {
         let mut models = self.expected_models();
         let first = models.next()?;

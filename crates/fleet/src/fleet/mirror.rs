@@ -1,7 +1,7 @@
-//! A thread's own copy of the workers, so that it can look at them while another thread changes the fleet.
+//! A thread's own copy of the workers, which it reads while another thread changes the fleet.
 //!
-//! The fleet lists what changes. A mirror follows it under the fleet's lock and copies only that: a placement or a first token
-//! changes one worker. Outside the lock its owner reads it as it would read the fleet.
+//! The fleet lists its changes. A mirror follows it under the fleet's lock and copies only those: a placement or a
+//! first token changes one worker. Its owner then reads the mirror without the lock, as it would read the fleet.
 
 use std::num::Wrapping;
 
@@ -14,7 +14,8 @@ use crate::estimate::Estimate;
 use crate::model::{ModelId, Wanted};
 use crate::worker::Worker;
 
-/// Changes that the fleet remembers. Chosen: a thread that has missed more copies everything, which costs about as much.
+/// How many changes the fleet remembers. Chosen: a thread that has missed more copies everything, which costs about
+/// as much.
 const CHANGES_KEPT: usize = 64;
 
 /// Something that a copy must follow.
@@ -31,7 +32,7 @@ pub enum FleetChange {
 pub struct Moment {
     /// Changes so far.
     changes: Wrapping<u64>,
-    /// How often more changed than numbers: workers, models, settings.
+    /// Counts changes that go beyond numbers: of workers, models or settings.
     upheavals: u64,
 }
 
@@ -70,7 +71,8 @@ impl Fleet {
         self.log.moment
     }
 
-    /// What has changed since then, some of it several times; none if that is more than the list can say.
+    /// What has changed since then; one change may appear several times. `None` if the list no longer reaches back so
+    /// far.
     pub fn changes_since(&self, then: Moment) -> Option<impl Iterator<Item = FleetChange>> {
         let Moment { changes, upheavals } = self.log.moment;
         let missed = (changes - then.changes).0;
@@ -79,7 +81,7 @@ impl Fleet {
         is_listed.then(|| (1..=missed).rev().map(move |it| self.log.recent[place(it)]))
     }
 
-    /// The worker as `fit_snapshots` lists it; none if it does not.
+    /// The worker as `fit_snapshots` lists it; `None` if it does not list it.
     pub fn fit_snapshot(&self, now: Instant, wanted: Wanted, worker: WorkerId) -> Option<WorkerSnapshot> {
         let is_fit = |it: &&Worker| {
             !it.draining && it.serves(wanted) && fitness(it).is_some_and(|it| it <= Fitness::Fit)
@@ -89,7 +91,7 @@ impl Fleet {
     }
 }
 
-/// The copy.
+/// A copy of the fleet's workers that follows its changes.
 #[derive(Clone, Debug)]
 pub struct FleetMirror {
     fleet: Fleet,
@@ -149,7 +151,7 @@ impl FleetMirror {
         }
     }
 
-    /// The moment that it shows.
+    /// The moment of the fleet that this mirror shows.
     pub fn moment(&self) -> Moment {
         self.fleet.moment()
     }
@@ -170,7 +172,7 @@ impl FleetMirror {
         self.mean_prefill
     }
 
-    /// As `Fleet::snapshots`, if enough workers are fit.
+    /// Like `Fleet::snapshots`, if enough workers are fit.
     pub fn fit_snapshots(&self, now: Instant, wanted: Wanted, snapshots: &mut Vec<WorkerSnapshot>) -> bool {
         self.fleet.fit_snapshots(now, wanted, Barred::default(), snapshots)
     }

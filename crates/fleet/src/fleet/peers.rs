@@ -1,9 +1,10 @@
-//! What other routers report of workers: what they have promised there, how fast they find them, which they
-//! suspect.
+//! What other routers report about workers: the work they have promised, the rates they have learned, and which
+//! workers they suspect.
 //!
-//! Workers are identified by their keys, because each router has its own numbers. Promises of other routers
-//! are kept beside our own and never mixed: ours must return to exactly zero, theirs are whatever they last
-//! reported. Promises to a worker that is not in this fleet are kept until it joins.
+//! Workers are identified by their keys, because each router has its own numbers.
+//!
+//! Promises of other routers are kept beside our own and never mixed: ours must return to exactly zero, theirs are
+//! what the others last reported. Promises to a worker that is not in this fleet are kept until it joins.
 //!
 //! Left out: which router to believe. A suspicion is only a reason to probe: the fault may be in the other
 //! router's network.
@@ -17,11 +18,11 @@ use crate::health::HealthState;
 use crate::rates::LinearFit;
 use crate::worker::Worker;
 
-/// Maximum absent workers whose promises are kept. Chosen: more than a fleet has, and a third of a megabyte.
-/// Beyond it a worker that joins starts with none and learns more with the next update.
+/// Maximum number of absent workers whose promises are kept. Chosen: more than a fleet has, and a third of a
+/// megabyte. Beyond it, a worker that joins starts with none and gets its promises with the next update.
 pub const ABSENT_WORKERS_MAX: usize = 4_096;
 
-/// Minimum time between two probes of a worker for other routers' suspicions.
+/// Minimum time between two probes of a worker that other routers suspect.
 const DOUBTED_EVERY: Duration = Duration::from_secs(1);
 
 impl Fleet {
@@ -54,8 +55,7 @@ impl Fleet {
         };
         let others = &mut worker.promised_by_others;
         let joins = others.work.prefilling == 0 && work.prefilling > 0 && worker.promised.work.prefilling > 0;
-        // Prefill that disappeared was mostly done. If others began new prefill at the same time it does not
-        // show.
+        // Prefill that disappeared was mostly done. New prefill that others began at the same time hides some of it.
         let done = worker.rates.prefill.plain_tokens(others.work.prefill - work.prefill);
         worker.prefilled += Tokens(done as u64);
         others.update(now, work);
@@ -94,8 +94,8 @@ impl Fleet {
         is_due
     }
 
-    /// What this router has promised to the workers with this worker's key. There are two of them after one was
-    /// listed again while it drains.
+    /// What this router has promised to all workers with this worker's key. There are two of them if one was listed
+    /// again while it drains.
     pub fn promised_to_key_of(&self, worker: &Worker) -> PromisedWork {
         let is_alone = self.keys.len() + self.vacant.len() == self.workers.len();
         if is_alone {
@@ -105,8 +105,8 @@ impl Fleet {
         same.fold(PromisedWork::default(), |sum, it| sum.plus(&it))
     }
 
-    /// A worker that joins gets what other routers have promised to it. If one with its key still drains, it gets
-    /// that one's.
+    /// Gives a worker that joins what other routers have promised to it. If a worker with the same key still drains,
+    /// it gets that one's promises.
     pub(super) fn restore_promises(&mut self, mut worker: Worker) -> Worker {
         let absent = self.absent_workers.remove(&worker.key);
         let draining = self.keys.insert(worker.key, worker.id).and_then(|it| self.worker_mut(it));
@@ -117,12 +117,12 @@ impl Fleet {
 
     /// Keeps the promises of other routers: the worker may return while they still have it.
     pub(super) fn keep_promises(&mut self, worker: &Worker) {
-        // If it has returned already, they are there.
+        // If the worker has returned already, it has them.
         if self.keys.get(&worker.key) != Some(&worker.id) {
             return;
         }
         self.keys.remove(&worker.key);
-        // One that was removed before it may still drain.
+        // An earlier worker with the same key may still drain.
         let draining = self.workers().find(|it| it.key == worker.key).map(|it| it.id);
         if let Some(draining) = draining {
             self.keys.insert(worker.key, draining);

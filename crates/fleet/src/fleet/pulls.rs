@@ -10,7 +10,7 @@ use crate::transfers::{KvOrigin, TransferTime, Way};
 use crate::worker::Worker;
 
 impl Fleet {
-    /// Whether a worker can pull from others that can, and they from it.
+    /// Sets whether this worker can pull from other workers that can, and they from it.
     pub fn set_pulls(&mut self, worker: WorkerId, pulls: bool) {
         if let Some(it) = self.worker_mut(worker) {
             it.pulls = pulls.then(Pulls::default);
@@ -23,7 +23,7 @@ impl Fleet {
         self.pulling_workers > 1
     }
 
-    /// Whether too little is known of pulls yet, and one of the first is under way.
+    /// Whether a first pull is under way while too little is known of pulls.
     pub fn awaits_first_pull(&self) -> bool {
         self.pull_times.awaits_trial()
     }
@@ -47,7 +47,7 @@ impl Fleet {
         self.worker_mut(worker)?.pulls.as_mut()
     }
 
-    /// How long a worker would take to pull the KV cache of so many tokens, or to load it from a store that it shares.
+    /// How long a worker takes to pull the KV cache of so many tokens, or to load it from a shared store.
     pub fn pull_time(&self, way: Way, tokens: Tokens) -> TransferTime {
         let times = match way.from {
             KvOrigin::Worker(_) => &self.pull_times,
@@ -56,7 +56,8 @@ impl Fleet {
         times.time(way, self.fetches(way), tokens)
     }
 
-    /// A worker is to pull so many tokens from another, or to load them from a store. Returns how many are before them on its link.
+    /// A worker starts to pull so many tokens from another, or to load them from a store. Returns how many are before
+    /// them on its link.
     pub fn begin_pull(&mut self, worker: WorkerId, source: Option<WorkerId>, tokens: Tokens) -> Tokens {
         if let Some(it) = source.and_then(|it| self.pulls_of_mut(it)) {
             it.under_way += 1;
@@ -68,7 +69,7 @@ impl Fleet {
         self.begin_fetch(worker, tokens)
     }
 
-    /// The pull is over, whatever came of it.
+    /// The pull is over, with any result.
     pub fn end_pull(&mut self, worker: WorkerId, source: Option<WorkerId>, tokens: Tokens) {
         if let Some(it) = source.and_then(|it| self.pulls_of_mut(it)) {
             it.under_way = it.under_way.saturating_sub(1);
@@ -79,7 +80,8 @@ impl Fleet {
         self.end_fetch(worker, tokens, true);
     }
 
-    /// So many tokens, with those before them on the same link, were pulled from another worker or loaded from a store.
+    /// A worker pulled so many tokens from another, or loaded them from a store. The tokens before them on the link
+    /// are included.
     pub fn learn_pull(&mut self, now: Instant, way: Way, tokens: Tokens, took: Duration) {
         let KvOrigin::Worker(source) = way.from else {
             return self.load_times.learn(way, tokens, took);
@@ -90,8 +92,8 @@ impl Fleet {
         self.pull_times.learn(way, tokens, took);
     }
 
-    /// This worker could not pull so many tokens, with those before them on the same link, from that one. Either may be at
-    /// fault, or the link is slow: it would have taken longer than this.
+    /// This worker could not pull so many tokens from that one, including those before them on the same link. Either
+    /// may be at fault, or the link is slow: the pull would have taken longer than this.
     pub fn pull_failed(
         &mut self,
         now: Instant,

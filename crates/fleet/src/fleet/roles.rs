@@ -1,4 +1,4 @@
-//! Which part of requests each worker does, and how long a KV cache takes from one to another.
+//! Which part of each request a worker does, and how long a KV cache takes from one worker to another.
 
 use std::time::Duration;
 
@@ -10,11 +10,12 @@ use crate::model::Wanted;
 use crate::transfers::{Fetches, TransferTime, Transfers, Way};
 use crate::worker::Worker;
 
-/// How long a worker prefills for nobody after another could not fetch from it. Chosen: a failed transfer can take as long.
+/// How long a worker prefills for no other after one could not fetch from it. Chosen: a failed transfer can take as
+/// long.
 const HANDOFF_PAUSE: Duration = Duration::from_secs(10);
 
 impl Fleet {
-    /// Another worker could not fetch what this one has prefilled.
+    /// Another worker could not fetch the KV cache that this one has prefilled.
     pub fn handoff_failed(&mut self, now: Instant, worker: WorkerId) {
         if let Some(it) = self.worker_mut(worker) {
             it.handoff_failed = Some(now);
@@ -47,7 +48,7 @@ impl Fleet {
         self.worker(worker).map_or_else(Handoff::default, |it| it.handoff)
     }
 
-    /// Whether any worker answers only what another prefills.
+    /// Whether any worker answers only requests that another prefills.
     pub fn has_dependent_workers(&self) -> bool {
         self.dependent_workers > 0
     }
@@ -57,7 +58,7 @@ impl Fleet {
         self.has_prefill_workers() || self.has_dependent_workers() || self.has_pulls()
     }
 
-    /// Whether any healthy worker can answer requests: alone, or with a healthy one that prefills for it.
+    /// Whether any healthy worker can answer requests, either alone or with a healthy worker that prefills for it.
     pub fn is_answering(&self) -> bool {
         let prefills = |style| {
             let mut ready = self.workers().filter(|it| it.is_ready() && !it.answers());
@@ -67,7 +68,7 @@ impl Fleet {
         ready.any(|it| !it.is_dependent() || prefills(it.handoff.style))
     }
 
-    /// Leaves out the workers that would need one of these to prefill, and have none of their style.
+    /// Removes the workers that need another worker to prefill, if none in `prefill` has their style.
     pub fn retain_answering(&self, prefill: &[WorkerSnapshot], snapshots: &mut Vec<WorkerSnapshot>) {
         let has_partner =
             |it: &Worker| prefill.iter().any(|other| self.handoff(other.worker).style == it.handoff.style);
@@ -97,8 +98,8 @@ impl Fleet {
         let snapshot = |it: &Worker| self.snapshot(now, wanted, it);
         snapshots.clear();
         snapshots.extend(ready().filter(|it| is_trusted(it)).map(snapshot));
-        // Where requests cannot be served otherwise, a doubtful worker is better than none, and one that has failed may be
-        // back.
+        // If requests cannot be served otherwise, a suspect worker is better than none, and one whose handover failed
+        // may work again.
         if snapshots.is_empty() && self.has_dependent_workers() {
             let barred = Barred { tried: &[], ..barred };
             let last = |it: &&Worker| !it.draining && it.prefills(wanted) && !barred.bars(it.id);
@@ -111,7 +112,7 @@ impl Fleet {
         self.transfers.time(way, self.fetches(way), tokens)
     }
 
-    /// What is to come to the worker at the end of this way.
+    /// The KV caches that the worker at the end of this way still has to fetch.
     pub(super) fn fetches(&self, way: Way) -> Fetches {
         self.worker(way.to).map_or_else(Fetches::default, |it| it.fetches)
     }
@@ -124,14 +125,14 @@ impl Fleet {
         self.all_transfers().into_iter().for_each(|it| it.forget(worker));
     }
 
-    /// This worker is to fetch so many tokens.
+    /// This worker will fetch so many tokens.
     pub fn promise_fetch(&mut self, worker: WorkerId, tokens: Tokens) {
         if let Some(it) = self.worker_mut(worker) {
             it.fetches.promised += tokens;
         }
     }
 
-    /// It can fetch them now. Returns how many are before them on its link.
+    /// It can fetch them now. Returns how many tokens are before them on its link.
     pub fn begin_fetch(&mut self, worker: WorkerId, tokens: Tokens) -> Tokens {
         let Some(it) = self.worker_mut(worker) else { return Tokens::ZERO };
         let before = it.fetches.in_transit;
@@ -149,7 +150,7 @@ impl Fleet {
         }
     }
 
-    /// The KV cache of so many tokens, with those before them on the same link, was fetched.
+    /// The worker has fetched the KV cache of so many tokens, including those before them on the same link.
     pub fn learn_transfer(&mut self, way: Way, tokens: Tokens, took: Duration) {
         self.transfers.learn(way, tokens, took);
     }

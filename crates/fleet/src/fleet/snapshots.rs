@@ -12,12 +12,10 @@ use crate::rates::Rates;
 use crate::worker::Worker;
 
 impl Fleet {
-    /// Fills `snapshots` with the workers that may take a request now, in order of number, without those
-    /// that are barred.
+    /// Fills `snapshots` with the workers that may take a request now, in order of number, without barred ones.
     ///
-    /// Fit workers come first. Suspects join when less than half of the workers are fit: the fault may be
-    /// this router's, and the few left would be overloaded. Workers known to refuse join only when there is
-    /// no other.
+    /// Fit workers come first. Suspects join when less than half of the workers are fit: the fault may be this
+    /// router's, and the few others would be overloaded. Workers known to refuse join only if there is no other.
     pub fn snapshots(
         &self,
         now: Instant,
@@ -45,8 +43,9 @@ impl Fleet {
         fit * 2 >= open
     }
 
-    /// Fills `snapshots` with the workers that are not worse. Returns how many those are, and of how many. One pass over the
-    /// workers instead of one per question: fetching a thousand of them from memory twice was a fifth of a decision.
+    /// Fills `snapshots` with the workers whose health is no worse. Returns how many those are, and out of how many.
+    /// One pass over the workers answers both questions: fetching a thousand of them from memory twice was a fifth of
+    /// a decision.
     fn collect(
         &self,
         (now, wanted, barred): (Instant, Wanted, Barred<'_>),
@@ -96,13 +95,13 @@ impl Fleet {
         self.knee
     }
 
-    /// The part of its weight that a worker counts with: less while it warms up, once it has as much of the mean load as it may
-    /// have. Below that it is as good as any. When the share held for an idle worker too, its price was ten times its own, and
-    /// requests waited for seconds at others: with one of eight engines killed every second, workers stood idle beside workers
-    /// with 24,000 tokens to prefill.
+    /// The part of its weight that a worker counts with. It is below 1 while the worker warms up, but only once the
+    /// worker has that part of the mean load. With less load it is as good as any. When the share also applied to an
+    /// idle worker, its price was ten times its own, and requests waited for seconds at others. With one of eight
+    /// engines killed every second, workers stood idle beside workers with 24,000 tokens to prefill.
     ///
-    /// Shares are relative to the fleet's mean: where all warm up, none can take the load off the others. There the oldest had
-    /// 190 requests and five others six, and when it died its streams had to move all at once.
+    /// Shares are relative to the fleet's mean: if all workers warm up, none can take load off the others. Without
+    /// this the oldest had 190 requests and five others six, and when it died all its streams had to move at once.
     fn ramp(&self, now: Instant, worker: &Worker, requests: u32) -> f64 {
         let share = (worker.health.share(now, &self.settings) / self.mean.share).min(1.0);
         if f64::from(requests) < share * self.mean.requests.max(1.0) { 1.0 } else { share }

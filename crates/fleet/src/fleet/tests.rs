@@ -90,7 +90,7 @@ fn percent_of_share(fleet: &Fleet, now: Instant, worker: u32) -> u32 {
     (100.0 * fleet.snapshot_of(now, WorkerId(worker)).unwrap().share).round() as u32
 }
 
-/// Fails and returns.
+/// The worker fails and returns.
 fn restart(fleet: &mut Fleet, now: Instant, worker: WorkerId) {
     for evidence in [Evidence::Refused, Evidence::ProbeAnswered, Evidence::Answered] {
         fleet.see(now, worker, evidence);
@@ -107,7 +107,8 @@ fn a_returned_worker_is_as_good_as_any_until_it_has_its_part_of_the_load() {
     fleet.settle(at(1), &mut Vec::new());
     let share = |fleet: &Fleet, now| percent_of_share(fleet, now, 0);
     for taken in 0..4 {
-        // The mean is 18 requests. After two seconds of ten it may have a fifth of that, and the mean share is 0.91.
+        // The mean is 18 requests. After two of the ten seconds it may have a fifth of that, and the mean share is
+        // 0.91.
         assert_eq!(share(&fleet, at(2)), 100, "with {taken}");
         fleet.promise(at(2), WorkerId(0), Promise::default());
     }
@@ -257,10 +258,10 @@ fn running_and_queued_requests_take_room() {
     };
     fleet.promise(Instant::ZERO, WorkerId(0), promise);
     assert_eq!(pinned(&fleet, Instant::ZERO), Tokens(800 + 300 + 100));
-    // One of the three that wait is ours; the others were preempted, and held what running ones hold now.
+    // One of the three waiting requests is ours. The others were preempted, and held what running ones hold now.
     fleet.report(Instant::ZERO, WorkerId(0), EngineLoad { running: Some(4), waiting: Some(3), ..load });
     assert_eq!(pinned(&fleet, Instant::ZERO), Tokens(800 + 400 + 2 * 200));
-    // Of a silent engine only our own promises are known.
+    // For a silent engine the router knows only its own promises.
     assert_eq!(pinned(&fleet, Instant::from_millis(9_000)), Tokens(400));
 }
 

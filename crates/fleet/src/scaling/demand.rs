@@ -1,11 +1,12 @@
-//! How much work arrives for one model: what arrived lately, whether it grows, and by how much.
+//! How much work arrives for one model: recent arrivals, whether they grow, and by how much.
 //!
-//! Work is kept in tokens, in buckets of ten seconds, and becomes seconds only when it is read: rates and hit ratios that
-//! were learned meanwhile then count for all of it. A request's work is `prefill · seconds a token + answer · seconds a
-//! step and request`, what it adds to the steps of its worker. So one worker does at most one second of work a second.
+//! Work is kept in tokens, in buckets of ten seconds, and becomes seconds only when it is read. So rates and hit
+//! ratios that were learned meanwhile count for all of it. A request's work is `prefill · seconds a token + answer ·
+//! seconds a step and request`, the time that it adds to the steps of its worker. So one worker does at most one
+//! second of work per second.
 //!
-//! Traffic is noisy, and a forecast that follows the noise adds workers for nothing. So the last seconds count against
-//! the last minute, and a trend (see `trend`) counts at all, only as far as chance does not explain them.
+//! Traffic is noisy, and a forecast that follows the noise adds workers for nothing. So the last seconds outweigh the
+//! last minute only as far as chance does not explain them. The same holds for a trend (see `trend`).
 
 use std::time::Duration;
 
@@ -13,17 +14,17 @@ use maitre_base::Instant;
 
 use super::trend::LoadHistory;
 
-/// The span of one bucket. Chosen: traces and clients send in batches every few seconds, which shorter buckets would take
-/// for changes.
+/// The span of one bucket. Chosen: traces and clients send in batches every few seconds, which shorter buckets would
+/// mistake for changes.
 const BUCKET: Duration = Duration::from_secs(10);
-/// How many are kept: five minutes.
+/// How many buckets are kept: five minutes.
 const BUCKETS: usize = 30;
-/// The buckets that say how much arrives, and the newest of them, which say whether that has just changed.
+/// How many buckets give the arrival rate, and how many of the newest show whether it has just changed.
 const LEVEL: usize = 6;
 const NEWEST: usize = 2;
-/// The least part of a measured step that is the step's own.
+/// The least part of a measured step that belongs to the step itself.
 const STEP_PART_MIN: f64 = 0.1;
-/// The most requests that share a step, whatever fits into the KV cache: engines' usual limit.
+/// The most requests that share a step, however many fit into the KV cache: the usual limit of engines.
 const SHARING_MAX: f64 = 256.0;
 /// How many standard errors count as chance.
 const CHANCE: f64 = 2.0;
@@ -37,12 +38,12 @@ pub struct ArrivedWork {
     pub due: Duration,
 }
 
-/// Seconds of a worker's time, by what a request asks for.
+/// Seconds of a worker's time per unit of what a request asks for.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TokenCosts {
     pub prefill_s: f64,
     pub answer_s: f64,
-    /// What a step takes besides, whatever is in it.
+    /// The base time of a step, whatever is in it.
     pub step_s: f64,
 }
 
@@ -50,15 +51,15 @@ pub struct TokenCosts {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct WorkerFigures {
     pub(super) costs: TokenCosts,
-    /// How many there were when the costs were measured.
+    /// How many workers there were when the costs were measured.
     pub(super) workers: f64,
-    /// KV tokens that one has room for, if known.
+    /// KV tokens that fit one worker, if known.
     pub(super) kv_tokens_each: Option<f64>,
 }
 
 impl WorkerFigures {
-    /// Seconds for one token of an answer, as measured, when as many requests of this length share a step as a worker has
-    /// room for. Where few do, the step itself is most of it: with room for eight, 4 ms of 6.
+    /// Measured seconds for one token of an answer, when a worker's batch is full of requests of this length. With
+    /// few requests per step the base time dominates: with room for eight, 4 ms of 6.
     fn answer_token_s(&self, tokens_held: f64) -> f64 {
         let fit = self.kv_tokens_each.map_or(SHARING_MAX, |it| it / tokens_held.max(1.0));
         self.costs.answer_s + self.costs.step_s / fit.clamp(1.0, SHARING_MAX)
@@ -71,7 +72,7 @@ struct Bucket {
     prompt: f64,
     answer: f64,
     due_s: f64,
-    /// Requests that were placed, their prompts, and what of those was not cached, with its squares.
+    /// Requests that were placed, the tokens of their prompts, the uncached part of those, and its squares.
     placed: f64,
     placed_prompt: f64,
     prefill: f64,
@@ -93,29 +94,29 @@ impl Bucket {
     }
 }
 
-/// What arrives, in seconds of work.
+/// Arrivals, in seconds of work.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct DemandNow {
-    /// Seconds of work that arrive in a second.
+    /// Seconds of work that arrive per second.
     pub load: f64,
-    /// The same, so long ahead.
+    /// The same, `lead` ahead.
     pub ahead: f64,
     pub requests_per_s: f64,
-    /// Of one request: its mean prefill in seconds, and the mean of the squares.
+    /// The mean prefill of a request in seconds, and the mean of its square.
     pub prefill_s: f64,
     pub prefill_squared_s: f64,
-    /// How soon first tokens are due, in the mean.
+    /// How soon first tokens are due, on average.
     pub due_s: f64,
 }
 
 /// What has arrived in the last five minutes.
 #[derive(Clone, Debug, Default)]
 pub struct Demand {
-    /// By number of the bucket, modulo their count.
+    /// By bucket number, modulo their count.
     buckets: [Bucket; BUCKETS],
-    /// The number of the bucket that is being filled.
+    /// The number of the bucket that is filling.
     current: u64,
-    /// When anything first arrived, and when it last did.
+    /// When anything first arrived, and when anything last did.
     first: Option<Instant>,
     last: Option<Instant>,
 }
@@ -132,7 +133,7 @@ impl Demand {
         bucket.due_s += work.due.as_secs_f64();
     }
 
-    /// A request was placed; so much of its prompt is to be computed, in plain tokens.
+    /// A request was placed; `prefill_tokens` of its prompt are to be computed, in plain tokens.
     pub fn placed(&mut self, now: Instant, prompt_tokens: u64, prefill_tokens: u64) {
         self.advance(now);
         let (bucket, prefill) = (self.bucket_mut(), prefill_tokens as f64);
@@ -147,19 +148,19 @@ impl Demand {
         self.last
     }
 
-    /// What arrives now, and `lead` ahead, as work for such workers.
+    /// What arrives now, and `lead` ahead, as work for workers with these figures.
     pub(super) fn now(&mut self, now: Instant, lead: Duration, figures: WorkerFigures) -> DemandNow {
         self.advance(now);
         let Some(first) = self.first else { return DemandNow::default() };
         let all = self.sum(BUCKETS);
         let is_placed = all.placed > 0.0 && all.placed_prompt > 0.0;
-        // Before any request was placed, nothing is known to be cached.
+        // Before any request was placed, assume that nothing is cached.
         let uncached = if is_placed { all.prefill / all.placed_prompt } else { 1.0 };
         let costs = figures.costs;
         let prefill_token_s = costs.prefill_s * uncached;
         let (level, seconds) = (self.sum(LEVEL), self.span(now, first, LEVEL));
-        // Prompts that are computed between the steps of an answer lengthen its steps as they were measured. On eight
-        // workers that computed prompts for half of their time, a step seemed to cost four times what it does.
+        // Prompts that are computed between the steps of an answer lengthen its measured steps. On eight workers that
+        // computed prompts for half of their time, a step seemed to cost four times as much as it does.
         let prefilling = level.prompt * prefill_token_s / seconds / figures.workers.max(f64::MIN_POSITIVE);
         let tokens_held = (all.prompt + all.answer) / all.requests.max(1.0);
         let answer_s = figures.answer_token_s(tokens_held) * (1.0 - prefilling).clamp(STEP_PART_MIN, 1.0);
@@ -177,20 +178,20 @@ impl Demand {
         }
     }
 
-    /// This load, or that of the newest buckets, as far as it is above by more than chance.
+    /// This load, or the load of the newest buckets as far as it is higher by more than chance.
     fn raised(&self, now: Instant, first: Instant, load: f64, work: &impl Fn(&Bucket) -> f64) -> f64 {
         let newest = self.sum(NEWEST);
         let seconds = self.span(now, first, NEWEST);
         if newest.requests < 1.0 {
             return load;
         }
-        // Requests come at random, and in unequal sizes: the error of a sum of n of them is about its 1 / √n.
+        // Requests come at random and in unequal sizes: the relative error of a sum of n of them is about 1 / √n.
         let mean = work(&newest) / seconds;
         let error = mean * (self.dispersion() / newest.requests).sqrt();
         load.max(mean - CHANCE * error)
     }
 
-    /// One plus the squared variation of prefills: by how much unequal sizes add to the noise of a sum.
+    /// One plus the squared variation of prefills: how much unequal sizes add to the noise of a sum.
     fn dispersion(&self) -> f64 {
         let all = self.sum(BUCKETS);
         let mean = all.prefill / all.placed.max(1.0);
@@ -198,7 +199,7 @@ impl Demand {
         if mean > 0.0 { (squares / (mean * mean)).max(1.0) } else { 2.0 }
     }
 
-    /// The load so long ahead if it goes on growing as it does; zero if it does not grow.
+    /// The load `lead` ahead if it keeps growing as it does; zero if it does not grow.
     fn forecast(&self, now: Instant, first: Instant, lead: Duration, work: &impl Fn(&Bucket) -> f64) -> f64 {
         let width_s = BUCKET.as_secs_f64();
         let loads: Vec<f64> =
@@ -219,7 +220,7 @@ impl Demand {
         usize::try_from(since).unwrap_or(BUCKETS).min(BUCKETS - 1)
     }
 
-    /// The bucket so many before the one that is being filled.
+    /// The bucket this many before the one that is filling.
     fn bucket(&self, back: usize) -> &Bucket {
         let number = self.current.saturating_sub(back as u64);
         &self.buckets[(number % BUCKETS as u64) as usize]
@@ -229,9 +230,9 @@ impl Demand {
         &mut self.buckets[(self.current % BUCKETS as u64) as usize]
     }
 
-    /// The sum of so many full buckets and the one that is being filled.
+    /// The sum of this many full buckets and the one that is filling.
     fn sum(&self, full: usize) -> Bucket {
-        // There is none before the clock began.
+        // No bucket exists before the clock began.
         let full = full.min(BUCKETS - 1).min(usize::try_from(self.current).unwrap_or(BUCKETS));
         (0..=full).fold(Bucket::default(), |sum, back| sum.plus(self.bucket(back)))
     }
@@ -243,7 +244,7 @@ impl Demand {
         begun.min(now.since(first).as_secs_f64()).max(width)
     }
 
-    /// Begins the bucket of this moment, and empties those in which nothing arrived.
+    /// Begins the bucket of `now`, and empties the buckets in which nothing arrived.
     fn advance(&mut self, now: Instant) {
         let number = number(now);
         let passed = number.saturating_sub(self.current).min(BUCKETS as u64);
@@ -251,7 +252,7 @@ impl Demand {
             let place = (self.current + step) % BUCKETS as u64;
             self.buckets[place as usize] = Bucket::default();
         }
-        // After a longer pause every bucket was emptied, in whatever order.
+        // After a longer pause the loop has emptied every bucket, in some order.
         self.current = self.current.max(number);
     }
 }
@@ -260,7 +261,7 @@ fn number(at: Instant) -> u64 {
     at.as_nanos() / BUCKET.as_nanos() as u64
 }
 
-/// Of prompts, where no request was placed: as if all were of one length.
+/// The mean square of prompt lengths if no request was placed yet: as if all had one length.
 fn mean_square(all: &Bucket) -> f64 {
     let mean = all.prompt / all.requests.max(1.0);
     mean * mean

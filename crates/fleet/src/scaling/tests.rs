@@ -1,4 +1,4 @@
-//! The number as tables, and its laws.
+//! The number, checked by tables and by laws.
 
 use proptest::prelude::*;
 
@@ -19,7 +19,7 @@ const IDLE_POOL: PoolLoad = PoolLoad {
 /// So many workers that prompts do not lengthen the steps of answers.
 const LARGE_POOL: PoolLoad = PoolLoad { workers: 1_000, ..IDLE_POOL };
 
-/// Seconds of traffic, and how many requests come in each.
+/// Simulated traffic: the current second, and the number of requests in each.
 struct Traffic {
     scaler: Scaler,
     second: u64,
@@ -34,7 +34,7 @@ impl Traffic {
         Instant::from_millis(self.second * 1_000)
     }
 
-    /// So many requests of 4,000 tokens come in each of these seconds, a quarter of each cached.
+    /// Sends this many requests of 4,000 tokens in each of these seconds, a quarter of each cached.
     fn run(&mut self, seconds: u64, mut rate: impl FnMut(u64) -> u64) -> &mut Traffic {
         for second in 0..seconds {
             self.second += 1;
@@ -68,7 +68,7 @@ fn steady_work_gets_as_many_workers_as_it_keeps_busy() {
 fn the_first_minute_counts_once() {
     for seconds in [5, 15, 25, 45, 65, 125] {
         let desired = Traffic::new().run(seconds, |_| 10).desired(LARGE_POOL, ScalingSettings::default());
-        // A second of traffic is 1.7 s of work; ten seconds are the least that it is spread over.
+        // A second of traffic is 1.7 s of work, spread over at least ten seconds.
         let expected = 1.7 * seconds.min(10) as f64 / 10.0;
         assert!((desired.load - expected).abs() < 0.2, "{seconds} s: {desired:?}");
     }
@@ -84,7 +84,7 @@ fn a_rise_is_met_before_it_is_there() {
     assert!(after.load < 3.4, "{after:?}");
     assert!(after.load_ahead > 4.0, "what comes in 90 s counts: {after:?}");
     assert!(after.workers > before.workers * 3 / 2, "{before:?} {after:?}");
-    // What has started already needs no lead.
+    // Workers that start at once need no lead.
     let quick =
         ScalingSettings { start_up: Duration::ZERO, settle: Duration::ZERO, ..ScalingSettings::default() };
     assert!(traffic.desired(IDLE_POOL, quick).load_ahead < 4.0);
@@ -105,7 +105,7 @@ fn noise_is_no_trend() {
 
 #[test]
 fn prompts_that_lengthen_the_steps_of_answers_are_not_counted_twice() {
-    // Ten requests a second: 1.5 s of prompts; answers of 200 tokens, 0.2 s as measured.
+    // Ten requests a second: 1.5 s of prompts, and answers of 200 tokens, 0.2 s as measured.
     let load = |workers: u32| {
         let pool = PoolLoad { workers, ..IDLE_POOL };
         Traffic::new().run(300, |_| 10).desired(pool, ScalingSettings::default()).load
@@ -159,7 +159,8 @@ fn a_step_that_few_requests_share_is_part_of_their_work() {
         let pool = PoolLoad { costs, kv_tokens_each: room, ..LARGE_POOL };
         Traffic::new().run(300, |_| 10).desired(pool, ScalingSettings::default()).load
     };
-    // Ten requests a second with 200 tokens each: 1.7 s of work, and 70 s of steps that as many share as have room.
+    // Ten requests a second with 200 tokens each: 1.7 s of work, and 70 s of steps, shared by as many requests as
+    // fit.
     for (room, sharing) in
         [(Some(33_600.0), 8.0), (Some(4_200.0 * 1_000.0), 256.0), (Some(100.0), 1.0), (None, 256.0)]
     {
@@ -176,14 +177,14 @@ fn a_backlog_counts_the_workers_that_are_on_their_way_and_ends_with_itself() {
     let waits = |backlog_s: f64| PoolLoad { backlog_s, waiting: 10, ..IDLE_POOL };
     let first = traffic.desired(waits(150.0), settings);
     assert_eq!((first.workers, first.reason), (5, ScalingReason::Backlog));
-    // It grows slightly while they start: those that come will do it.
+    // The backlog grows slightly while workers start; they will do it when they arrive.
     let mut seen = Vec::new();
     for second in 0..90 {
         traffic.run(1, |it| u64::from(it % 5 == 0));
         seen.push(traffic.desired(waits(150.0 + f64::from(second) / 3.0), settings).workers);
     }
     assert!(seen.iter().all(|&it| (5..=6).contains(&it)), "{seen:?}");
-    // What it needed is not remembered when it is done.
+    // Once the backlog is done, its need is not remembered.
     let done = traffic.desired(PoolLoad { workers: 5, ..IDLE_POOL }, settings);
     assert_eq!((done.workers, done.reason), (1, ScalingReason::Least));
 }
@@ -195,7 +196,7 @@ fn a_forecast_counts_while_it_stands() {
     let flat = traffic.run(300, |_| 40).desired(LARGE_POOL, settings).workers;
     let rising = traffic.run(40, |second| 40 + second).desired(LARGE_POOL, settings);
     assert!(rising.workers > flat * 3 / 2, "{flat} {rising:?}");
-    // It ends: what was really needed stays, what was forecast does not.
+    // The rise ends: what was really needed stays, what was only forecast does not.
     let after = traffic.run(60, |_| 50).desired(LARGE_POOL, settings);
     assert!(after.workers >= flat && after.workers < rising.workers * 4 / 5, "{flat} {rising:?} {after:?}");
 }
@@ -228,7 +229,7 @@ fn a_model_without_requests_keeps_one_worker_unless_it_may_have_none() {
     traffic.run(5, |_| 0);
     let idle = traffic.desired(IDLE_POOL, soon);
     assert_eq!((idle.workers, idle.reason), (0, ScalingReason::Idle));
-    // A request waits for its first worker, or is still being answered.
+    // A request waits for its first worker, or is in flight.
     let none = PoolLoad { workers: 0, waiting: 1, ..IDLE_POOL };
     assert_eq!(traffic.desired(none, soon).workers, 1);
     assert_eq!(traffic.desired(PoolLoad { kv_tokens: 10.0, ..IDLE_POOL }, soon).workers, 1);
@@ -261,7 +262,7 @@ fn any_load() -> impl Strategy<Value = PoolLoad> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Whatever comes, the number is within its limits, one while a request waits, and its memory is bounded.
+    /// For any input the number is within its limits, it is one while a request waits, and its memory is bounded.
     #[test]
     fn the_number_is_sane(
         bursts in proptest::collection::vec((0_u64..200_000, 0_u64..50, 0_u64..300_000), 1..60),
@@ -298,7 +299,7 @@ proptest! {
         prop_assert!(full.workers >= one.workers, "{one:?} {full:?}");
     }
 
-    /// What was needed within a third of `settle` is the least that is asked for; the most of all of it, the most.
+    /// The number is at least what was needed within a third of `settle`, and at most the largest need in all of it.
     #[test]
     fn it_never_falls_below_what_was_needed_lately(needs in proptest::collection::vec(0_u32..50, 1..100)) {
         let mut scaler = Scaler::default();

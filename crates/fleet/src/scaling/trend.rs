@@ -1,21 +1,21 @@
-//! Whether a load grows, and what it comes to if it goes on.
+//! Whether a load grows, and where it leads if the growth continues.
 //!
-//! Two shapes are fitted to the last minutes. A line shows a load that has grown for as long as it is looked at. A hinge, a
-//! level and a rise that began a short while ago, shows a rise sooner: the minutes before it say well what the level was, so
-//! that few points tell the rise. On a curve that triples in two minutes (eight seeds) it took 9 % off the misses.
+//! Two shapes are fitted to the last minutes. A line shows a load that has grown for the whole time. A hinge, a level
+//! and a rise that began a short while ago, shows a rise sooner: the minutes before the rise give the level, so that
+//! a few points give the rise. On a curve that triples in two minutes (eight seeds) it took 9 % off the misses.
 
-/// The buckets that a line is fitted to: a minute shows a steep rise soon, two show a slow one.
+/// How many buckets a line is fitted to: a minute shows a steep rise soon, two minutes show a slow one.
 const LINES: [usize; 2] = [6, 12];
-/// The buckets since a hinge, the most before it that say what the level was, and the fewest.
+/// The buckets since a hinge, and the most and fewest buckets before it that give the level.
 const RISES: [usize; 5] = [2, 3, 4, 6, 9];
 const LEVEL_MAX: usize = 12;
 const LEVEL_MIN: usize = 3;
 /// How many standard errors count as chance. With two, 5 % more first tokens came late on the rise, for as many
 /// worker-hours; with one, 3 % fewer, but one seed of eight more took too many hours.
 const CHANCE: f64 = 1.5;
-/// For how long a trend is continued at most, in times of how long it has been seen. Two steep buckets, continued for 90
-/// seconds, asked for five times the workers that a rise turned out to need; continued only as long as seen, a rise was met
-/// later (3 % more misses, the same hours).
+/// The longest time for which a trend is continued, as a multiple of the time that it has lasted. Two steep buckets,
+/// continued for 90 seconds, asked for five times the workers that a rise turned out to need. Continued only as long
+/// as seen, a rise was met later (3 % more misses, the same hours).
 const PROLONGED: f64 = 2.0;
 
 /// The load of full buckets of time.
@@ -23,23 +23,23 @@ const PROLONGED: f64 = 2.0;
 pub(super) struct LoadHistory<'a> {
     /// Seconds of work a second, the newest first.
     pub(super) loads: &'a [f64],
-    /// How long a bucket is, and how long ago the newest ended.
+    /// The length of a bucket, and how long ago the newest ended.
     pub(super) width_s: f64,
     pub(super) age_s: f64,
-    /// The work of one request, more where requests are unequal: the load of a bucket has its own value times this over
-    /// `width_s` as variance, because requests come at random.
+    /// The work of one request, more if requests are unequal. Requests come at random, so the variance of a bucket's
+    /// load is that load times `grain_s / width_s`.
     pub(super) grain_s: f64,
 }
 
 impl LoadHistory<'_> {
-    /// The load so long ahead if it goes on growing as it does; zero if it does not grow.
+    /// The load `lead_s` ahead if it keeps growing as it does; zero if it does not grow.
     pub(super) fn ahead(&self, lead_s: f64) -> f64 {
         let lines = LINES.into_iter().filter(|&it| it <= self.loads.len()).map(|it| self.line(it));
         let hinges = RISES.into_iter().filter(|&it| it + LEVEL_MIN <= self.loads.len());
         lines.chain(hinges.map(|it| self.hinge(it))).map(|it| it.ahead(lead_s)).fold(0.0, f64::max)
     }
 
-    /// The line through the newest buckets, by least squares. Its error is what the points say themselves.
+    /// The line through the newest buckets, by least squares. Its error comes from the points' own scatter.
     fn line(&self, buckets: usize) -> Trend {
         let middle = |back: usize| -(back as f64 + 0.5) * self.width_s - self.age_s;
         let points: Vec<(f64, f64)> =
@@ -55,8 +55,8 @@ impl LoadHistory<'_> {
         Trend { level, slope, error, seen_s: count * self.width_s }
     }
 
-    /// A level, and a rise from it during the newest buckets. Its error is what chance makes of so many requests, or what
-    /// the buckets before the rise show, if that is more: traffic may come in batches.
+    /// A level, and a rise from it during the newest buckets. Its error is the chance variation of this many
+    /// requests, or the scatter of the buckets before the rise if that is larger: traffic may come in batches.
     fn hinge(&self, rise: usize) -> Trend {
         let (risen, before) = self.loads.split_at(rise);
         let before = &before[..before.len().min(LEVEL_MAX)];
@@ -86,12 +86,12 @@ struct Trend {
     slope: f64,
     /// The standard error of the slope.
     error: f64,
-    /// For how long it has been seen.
+    /// How long the trend has lasted.
     seen_s: f64,
 }
 
 impl Trend {
-    /// What it comes to, by the part of the slope that chance does not explain.
+    /// The load that it leads to, with the part of the slope that chance does not explain.
     fn ahead(&self, lead_s: f64) -> f64 {
         let chance = CHANCE * self.error;
         if self.slope <= chance {
@@ -106,7 +106,7 @@ impl Trend {
 mod tests {
     use super::*;
 
-    /// Buckets of ten seconds, the oldest first, of requests that are a second of work each.
+    /// The result for buckets of ten seconds, oldest first, of requests that are a second of work each.
     fn ahead(oldest_first: &[f64], lead_s: f64) -> f64 {
         let loads: Vec<f64> = oldest_first.iter().rev().copied().collect();
         LoadHistory { loads: &loads, width_s: 10.0, age_s: 0.0, grain_s: 1.0 }.ahead(lead_s)
@@ -123,7 +123,8 @@ mod tests {
     fn a_rise_that_has_just_begun_shows_against_a_long_level() {
         let mut loads = vec![40.0; 12];
         assert_eq!(ahead(&loads, 90.0), 0.0);
-        // By chance, 40 a second are 400 ± 20 in ten seconds: this is no chance, though it is twenty seconds old.
+        // By chance, 40 a second vary by 400 ± 20 in ten seconds. This is no chance, though it is only twenty seconds
+        // old.
         loads.extend([50.0, 70.0]);
         let soon = ahead(&loads, 90.0);
         assert!((90.0..160.0).contains(&soon), "{soon}");
