@@ -1,9 +1,9 @@
-//! What a step of the queue costs with 50,000 queued requests: enqueue, find and dequeue the next one,
+//! What a step of the queue costs with 50,000 queued requests: to enqueue, to find and dequeue the next one, to
 //! cancel.
 //!
-//! Three classes, a hundred tenants, half of the requests with deadlines, all mixed. The bar is 100 µs for
-//! the worst step, because all requests wait for it: a mean would hide a pause. All rounds do the same steps
-//! and neighbours on the machine only add time, so the quickest round of each step counts.
+//! Three classes, a hundred tenants, half of the requests with deadlines, all mixed. The bar is 100 µs for the worst
+//! step, because all requests wait for it: a mean would hide a pause. All rounds do the same steps, and other
+//! programs on the machine only add time, so the fastest round of each step counts.
 //!
 //! `cargo bench -p maitre-queue --bench wait_queue` measures; `cargo test` runs it once, small.
 #![allow(clippy::print_stdout, clippy::disallowed_methods, reason = "a bench reads the clock and prints")]
@@ -113,9 +113,8 @@ fn classes() -> Vec<Class> {
 }
 
 fn timed<T>(step: impl FnOnce() -> T) -> Duration {
-    // What a router allocates for the bytes of a request, between any two steps. It matters: glibc defers
-    // sorting freed memory until an allocation of a new size, and without this one step in ten thousand pays
-    // some 200 µs for all the others.
+    // What a router allocates for the bytes of a request, between any two steps. Without it, one step in ten thousand
+    // pays some 200 µs for all the others: glibc defers sorting freed memory until an allocation of a new size.
     drop(std::hint::black_box(vec![0u8; BODY]));
     let start = Clock::now();
     std::hint::black_box(step());

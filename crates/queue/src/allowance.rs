@@ -20,10 +20,10 @@ use maitre_base::{Instant, TenantId};
 
 use crate::settings::Terms;
 
-/// Maximum tenants remembered. A tenant whose buckets are full again is forgotten. Beyond the maximum,
-/// further tenants share one overflow bucket, each by its own terms: under a flood of names a new tenant may
-/// be refused for what other new tenants took, but a known one is not. (A caller that may invent names gets a
-/// new bucket with each, up to this limit: a tenant name is worth as much as the check behind it.)
+/// Maximum number of tenants remembered. A tenant whose buckets are full again is forgotten. Beyond the maximum,
+/// further tenants share one overflow bucket, each by its own terms. So under a flood of names the router may refuse
+/// a new tenant for what other new tenants took, but never a known one. (A caller that may invent names gets a new
+/// bucket with each, up to this limit: a tenant name is worth as much as the check behind it.)
 pub const TENANTS_HELD: usize = 100_000;
 /// Tenants forgotten per step: more than a step can add, few enough to cost nothing noticeable.
 const FORGOTTEN_A_STEP: usize = 2;
@@ -40,8 +40,8 @@ pub struct Allowances {
     share: RouterShare,
 }
 
-/// How many routers count together, this one included, of how many exist. What is taken also counts for those
-/// that cannot be heard.
+/// How many routers count together, this one included, of how many exist. Each take also covers the routers that are
+/// not heard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RouterShare {
     heard: u32,
@@ -66,7 +66,7 @@ impl RouterShare {
         f64::from(self.heard) / f64::from(self.known)
     }
 
-    /// `u64::MAX`, which stands for never, stays. Rounds up, like everything that is taken.
+    /// `u64::MAX`, which stands for never, stays. Rounds up, like every amount taken.
     fn times(self, nanos: u64) -> u64 {
         if nanos == u64::MAX || self.heard == self.known {
             return nanos;
@@ -90,9 +90,10 @@ pub struct PeerUsage {
 /// A request that does not fit its tenant's limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OverLimit {
-    /// Time until it would fit if no other came: `Duration::MAX` for a limit of zero, which never admits anything.
+    /// Time until it would fit if no other request came: `Duration::MAX` for a limit of zero, which never admits
+    /// anything.
     pub retry_after: Duration,
-    /// The limit that it has to wait for; if for both, the one that takes longer.
+    /// The limit that the request waits for; if it waits for both, the one that takes longer.
     pub limit: RateLimit,
 }
 
@@ -103,7 +104,7 @@ pub enum RateLimit {
     Tokens(u64),
 }
 
-/// What is left of a tenant's limits; none where there is no limit.
+/// What is left of a tenant's limits; `None` for a limit that does not exist.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Budgets {
     pub requests: Option<Budget>,
@@ -114,9 +115,9 @@ pub struct Budgets {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Budget {
     pub per_minute: u64,
-    /// What could be taken at once now.
+    /// How much could be taken at once now.
     pub remaining: u64,
-    /// Time until all of it could.
+    /// Time until the whole limit could be taken.
     pub reset: Duration,
 }
 
@@ -127,7 +128,7 @@ struct Buckets {
     tokens: Instant,
 }
 
-/// Refill time of what one request takes; none where there is no limit.
+/// The time to refill what one request takes; `None` for a limit that does not exist.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Refill {
     requests: Option<u64>,
@@ -278,7 +279,7 @@ fn earlier(moment: Instant, span: Duration) -> Instant {
 }
 
 impl Refill {
-    /// None without any limit: nothing need be kept of such a tenant.
+    /// `None` without any limit: nothing needs to be kept for such a tenant.
     fn of(terms: &Terms, passed: PeerUsage) -> Option<Refill> {
         let requests = terms.requests_per_minute.map(|it| refill_nanos(passed.requests, u64::from(it)));
         let tokens = terms.tokens_per_minute.map(|it| refill_nanos(passed.tokens, it));
@@ -295,7 +296,7 @@ impl Refill {
         Refill { requests: finite(self.requests), tokens: finite(self.tokens) }
     }
 
-    /// None if it fits.
+    /// `None` if it fits.
     fn over(self, now: Instant, buckets: &Buckets, terms: &Terms) -> Option<OverLimit> {
         let over = |full: Instant, refill: Option<u64>, limit: Option<RateLimit>| {
             let retry_after = wait(now, full, refill?);

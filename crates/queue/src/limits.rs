@@ -1,18 +1,18 @@
 //! The concurrency limit of a worker, from the load at which its latency starts to rise.
 //!
-//! A step takes a base time plus a time for each request in it. By Little's law a worker with `n` requests
-//! and steps of `empty + n · each` seconds gives `n / (empty + n · each)` tokens a second: nearly `n / empty`
-//! at first, and never more than `1 / each`. The two lines meet at the knee. Below it one more request is
-//! almost free; far above it each request slows all others as much as it adds throughput. The same holds for
-//! queued prompt tokens and the time to the first token. So a limit is a multiple of the knee, which follows
-//! from two linear fits that are learned anyway.
+//! A step takes a base time plus a time for each request in it. By Little's law a worker with `n` requests and steps
+//! of `empty + n · each` seconds gives `n / (empty + n · each)` tokens a second: nearly `n / empty` at first, and
+//! never more than `1 / each`. The two lines meet at the knee. Below it one more request is almost free. Far above it
+//! each request slows all others as much as it adds throughput. The same holds for queued prompt tokens and the time
+//! to the first token. So a limit is a multiple of the knee, which follows from two linear fits that the router
+//! learns anyway.
 //!
-//! A limit that is too low idles a worker. One that is too high only weakens the queue's order. So where
-//! little is known the limit is high.
+//! A limit that is too low idles a worker. One that is too high only weakens the queue's order. So with little
+//! evidence the limit is high.
 //!
-//! A limit holds requests back for the sake of those that may come before them. Where no class above has any,
-//! there is nothing to hold back for: such requests go to their workers, and the engine orders them. When
-//! requests of another class or tenant come, the router takes back what is above the limit.
+//! A limit holds requests back for later requests that may go before them. If no higher class has requests, holding
+//! back has no use: such requests go to their workers, and the engine orders them. When requests of another class or
+//! tenant come, the router takes back what is above the limit.
 //!
 //! Left out: KV memory, which is checked for each request by itself.
 
@@ -23,7 +23,7 @@ use maitre_base::Knee;
 /// What a worker may have in flight before further requests wait in the router.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WorkerLimits {
-    /// Promised to it and not yet computed.
+    /// Promised to the worker and not yet computed.
     pub prefill_tokens: u64,
     pub sequences: u32,
     /// Requests without a first token.
@@ -42,9 +42,8 @@ impl WorkerLimits {
     }
 }
 
-/// Multiples of the knee. At four times the knee a worker gives 80 % of its maximum prefill rate, at ten
-/// times 91 % of its maximum token rate. With two, chats waited in the router without need at 80 % of a
-/// fleet's capacity.
+/// Multiples of the knee. At four times the knee a worker gives 80 % of its maximum prefill rate, at ten times 91 %
+/// of its maximum token rate. With two, chats waited in the router needlessly at 80 % of a fleet's capacity.
 const PREFILL: f64 = 4.0;
 const CROWD: f64 = 10.0;
 
@@ -53,18 +52,18 @@ const CROWD: f64 = 10.0;
 /// is found too late; with 16,384 a fleet of 32B models finished 12 % less in time than with 4,096.
 const PREFILL_MIN: f64 = 1_024.0;
 const PREFILL_MAX: f64 = 8_192.0;
-/// Minimum requests at a worker, whatever was learned from answers that arrived all at once.
+/// Minimum requests at a worker, even if its answers arrived all at once and taught a lower limit.
 const SEQUENCES_MIN: f64 = 16.0;
 const SEQUENCES_MAX: f64 = 100_000.0;
 
-/// What a worker may have to prefill where no class above has requests, and what it has cannot be taken back:
-/// this many seconds of work, and at most so many tokens. Two steps of the largest usual size (16,384), so that
-/// a worker never runs out of prompts in the middle of a step. With 8,192, agents past saturation waited 11.0 s
-/// for their first token; with this, as long as in the engines' own queues (8.0 s).
+/// The prefill that a worker may have if no higher class has requests and the router cannot take its requests back:
+/// this many seconds of work, and at most so many tokens. Two steps of the largest usual size (16,384), so that a
+/// worker never runs out of prompts in the middle of a step. With 8,192, agents past saturation waited 11.0 s for
+/// their first token; with this, as long as in the engines' own queues (8.0 s).
 const KEPT_SECONDS: f64 = 5.0;
 const KEPT_TOKENS: f64 = 32_768.0;
-/// Requests without a first token, for each second of work: of short prompts, more than one step can take at
-/// first. Those that an engine without a free slot has not begun must not grow into a queue of minutes.
+/// Requests without a first token, per second of work. With short prompts, that is at first more than one step can
+/// take. It keeps the requests that an engine without a free slot has not begun from growing into a queue of minutes.
 const REQUESTS_A_SECOND: f64 = 12.8;
 
 /// The operator's caps; zero means no cap.
@@ -95,17 +94,17 @@ pub fn limits(knee: Knee, caps: Caps) -> WorkerLimits {
     }
 }
 
-/// How much may wait at a worker of a class that yields to none.
+/// How much may wait at a worker for a class that yields to no other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WaitAtWorker {
-    /// What no router can take back: a gateway carries the requests.
+    /// The limit for requests that no router can take back, because a gateway carries them.
     Kept,
-    /// So many seconds of work, but no less than what would be kept: its class limits how long requests wait.
+    /// This many seconds of work, but at least as much as `Kept`: the class limits how long its requests wait.
     Within(Duration),
     Unlimited,
 }
 
-/// The limits for a class that yields to none, at a worker that needs so many seconds for a prompt token.
+/// The limits for a class that yields to no other, at a worker that takes `token_seconds` for a prompt token.
 pub fn limits_of_first(knee: Knee, token_seconds: f64, caps: Caps, wait: WaitAtWorker) -> WorkerLimits {
     let most = caps.as_limits();
     let (seconds, tokens_max) = match wait {

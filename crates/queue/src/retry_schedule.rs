@@ -1,11 +1,10 @@
 //! The `Retry-After` of refused requests, spread so that clients do not return all at once.
 //!
-//! If every refused client learned when the queue will be empty, all of them would return in the same
-//! second and be refused again together. So each refused request books its work: its `Retry-After` is the
-//! time until the queue and all earlier bookings are done. Clients that follow it return one after the other,
-//! as fast as the pool works. Bookings are worked off in real time, whether their clients return or not, but
-//! not before the first one is due: until then the pool works on the queue, and one second must not count for
-//! both.
+//! If every refused client learned when the queue will be empty, all of them would return in the same second and be
+//! refused again together. So each refused request books its work: its `Retry-After` is the time until the queue and
+//! all earlier bookings are done. Clients that follow it return one after the other, as fast as the pool works.
+//! Bookings elapse in real time, whether their clients return or not. They do not elapse before the first one is due:
+//! until then the pool works on the queue, and one second must not count for both.
 
 use std::time::Duration;
 
@@ -23,13 +22,13 @@ const ONE_BOOKING: Duration = Duration::from_secs(5);
 pub struct RetrySchedule {
     /// Work booked by refused requests, in seconds of the whole pool.
     booked: f64,
-    /// Until when bookings have been worked off; in the future while none is due.
+    /// Up to this time bookings have elapsed; in the future while none is due.
     until: Instant,
 }
 
 impl RetrySchedule {
-    /// The `Retry-After` of a request that is refused now, if its work takes the pool `work_seconds` and the
-    /// queue before it `work_seconds_ahead`. NaN counts as zero.
+    /// The `Retry-After` of a request that is refused now. The pool takes `work_seconds` for it and
+    /// `work_seconds_ahead` for the queue before it. NaN counts as zero.
     pub fn retry_after(&mut self, now: Instant, work_seconds_ahead: f64, work_seconds: f64) -> Duration {
         let ahead = seconds(work_seconds_ahead);
         self.booked = (self.booked - now.since(self.until).as_secs_f64()).max(0.0);

@@ -15,7 +15,7 @@ pub const TENANTS_MAX: usize = 10_000;
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct QueueSettings {
-    /// If false no request waits in the router: each is placed on arrival, however busy workers are.
+    /// If false no request waits in the router: each is placed on arrival, however busy the workers are.
     pub enabled: bool,
     /// In order of precedence. Never empty, at most `CLASSES_MAX`.
     pub classes: Vec<Class>,
@@ -52,13 +52,13 @@ pub struct Class {
     /// Maximum queued at once.
     pub requests_max: u32,
     pub tokens_max: u64,
-    /// How long a request may be queued that names no deadline of its own; none for no limit.
+    /// How long a request without its own deadline may be queued; `None`: without limit.
     pub deadline: Option<Duration>,
     /// The part of the fleet that lower classes never use, even while it is idle, in [0, 1).
     pub reserve: f64,
-    /// Whether its streams go on at another worker when theirs fails; none for what holds for all classes.
+    /// Whether another worker continues its streams when theirs fails; `None`: as set for all classes.
     pub continues: Option<bool>,
-    /// Whether its requests get a second attempt before their deadline; none for what holds for all classes.
+    /// Whether its requests get a second attempt before their deadline; `None`: as set for all classes.
     pub hedges: Option<bool>,
 }
 
@@ -94,7 +94,7 @@ pub fn tenant(known_by: &[u8]) -> TenantId {
     TenantId(hash::bytes(0, known_by))
 }
 
-/// The part of a name that may be shown.
+/// The part of a name that logs and messages may show.
 pub fn masked(name: &str) -> String {
     /// Enough to tell a handful of tenants apart, too little to be useful as a key.
     const SHOWN: usize = 3;
@@ -133,7 +133,7 @@ impl Default for QueueSettings {
     fn default() -> QueueSettings {
         let class = |name: &str, deadline: Option<u64>| Class {
             name: name.to_owned(),
-            // About what a router may hold of bodies: 10,000 of 100 KB.
+            // About the bodies that a router may hold: 10,000 of 100 KB.
             requests_max: 10_000,
             tokens_max: 100_000_000,
             deadline: deadline.map(Duration::from_secs),
@@ -164,8 +164,8 @@ impl QueueSettings {
         Caps { prefill_tokens: self.prefill_tokens_max, sequences: self.sequences_max }
     }
 
-    /// How much of this class may wait at a worker while it yields to none: half of the longest wait, so that
-    /// the two waits together do not exceed it by much more.
+    /// How much of this class may wait at a worker while the class yields to no other. It is half of the longest
+    /// wait, so that the two waits together do not exceed it by much more.
     pub fn wait_at_worker(&self, class: ClassId) -> WaitAtWorker {
         let longest = self.classes.get(class.index()).and_then(|it| it.deadline);
         match longest {

@@ -1,9 +1,9 @@
 //! The capacity that higher classes leave for lower ones.
 //!
-//! Precedence in the queue is not enough. A batch job of ten thousand tokens that is placed the moment a
-//! worker is idle occupies that worker until it ends. If jobs take every idle moment, each chat waits for
-//! some job. So each lower class has a budget in seconds of work, filled by what the classes above leave
-//! unused and capped at 20 ms of it: jobs trickle where chats are many, and flow where they are few.
+//! Precedence in the queue is not enough. A batch job of ten thousand tokens that is placed the moment a worker is
+//! idle occupies that worker until it ends. If jobs take every idle moment, each chat waits for some job. So each
+//! lower class has a budget in seconds of work. What the classes above leave unused fills it, and 20 ms cap it: jobs
+//! trickle when chats are many, and flow when they are few.
 
 use std::time::Duration;
 
@@ -11,16 +11,17 @@ use maitre_base::{ClassId, Instant};
 
 use crate::settings::CLASSES_MAX;
 
-/// Utilisation of a worker above which lower classes wait. With 0.85, chats at 80 % of what four workers can do had a p99 1.65 times as long
-/// beside a burst as without one; with 0.8 it is 1.41 times, and the burst takes 62 s instead of 57 s.
+/// Utilisation of a worker above which lower classes wait. With 0.85, chats at 80 % of what four workers can do had a
+/// p99 1.65 times as long beside a burst as without one. With 0.8 it is 1.41 times, and the burst takes 62 s instead
+/// of 57 s.
 const FULL: f64 = 0.8;
 /// Minimum rate, so that no class starves.
 const LEAST: f64 = 0.05;
 /// Utilisation by higher classes that counts as none.
 const NOTHING: f64 = 0.02;
 
-/// Seconds of work per second that one worker has for lower classes, at this utilisation by higher ones.
-/// Infinite where utilisation is low: an inexact estimate must not idle a worker.
+/// Seconds of work per second that one worker has for lower classes, at this utilisation by higher ones. Infinite at
+/// low utilisation: an inexact estimate must not idle a worker.
 pub fn rate(in_use: f64) -> f64 {
     match in_use {
         ..NOTHING => f64::INFINITY,
@@ -28,13 +29,15 @@ pub fn rate(in_use: f64) -> f64 {
     }
 }
 
-/// Of so many workers, how many may prefill long prompts of a lower class at the same time, at this utilisation by higher
-/// ones: as many as would be idle if higher classes filled the others. Of a number like 1.6, the last worker may be used part of the time.
+/// How many of `workers` may prefill long prompts of a lower class at the same time, at this utilisation by higher
+/// classes. That is as many as would be idle if higher classes filled the others. With 1.6, the second worker may be
+/// used part of the time.
 ///
-/// Every worker that prefills such a prompt has long steps, and a higher class finds short ones only at the rest. With two
-/// workers, 20 chats a second and 100 prompts of 9,000 tokens, the chats' p99 was up to four times as long as without the prompts
-/// (2.6 to 4.1) when both workers took them, and is 1.4 to 1.6 times as long when one does. So one worker is always left: with
-/// the second used part of the time, one of sixteen seeds had 2.4 times. At least one takes them, so that no class starves.
+/// A worker that prefills such a prompt has long steps, and higher classes find short steps only on the other
+/// workers. The test had two workers, 20 chats a second and 100 prompts of 9,000 tokens. When both workers took the
+/// prompts, the chats' p99 was 2.6 to 4.1 times as long as without them. When one does, it is 1.4 to 1.6 times as
+/// long. So one worker is always left free: with the second used part of the time, one of sixteen seeds had 2.4
+/// times. At least one worker takes them, so that no class starves.
 pub fn workers_for_long_prompts(in_use: f64, workers: u32) -> f64 {
     let workers = f64::from(workers);
     match in_use {
@@ -43,7 +46,7 @@ pub fn workers_for_long_prompts(in_use: f64, workers: u32) -> f64 {
     }
 }
 
-/// The income of this long is kept.
+/// The income of this long a time is kept.
 const KEPT: Duration = Duration::from_millis(20);
 /// A debt below a nanosecond counts as none: sums of fractions do not cancel exactly.
 const SETTLED: f64 = 1e-9;
@@ -64,8 +67,8 @@ impl SpareCapacity {
         self.at = self.at.max(now);
         for (class, rate) in rates.iter().enumerate() {
             let before = self.balance[class];
-            // An hour without requests must not pay for a flood. But a moment's income is kept for the next
-            // moment, because this runs only when something happens.
+            // An hour without requests must not pay for a flood. But the income of one moment is kept for the next,
+            // because this runs only when something happens.
             self.balance[class] = match rate.is_finite() {
                 true => (before + rate * passed).min(rate * KEPT.as_secs_f64()),
                 false => 0.0,
@@ -81,7 +84,7 @@ impl SpareCapacity {
         self.balance.get(class.index()).is_some_and(|&it| it > -SETTLED)
     }
 
-    /// How long a request of this class could have gone already.
+    /// For how long a request of this class could have gone.
     pub fn idle(&self, now: Instant, class: ClassId) -> Duration {
         now.since(self.settled.get(class.index()).copied().unwrap_or_default())
     }

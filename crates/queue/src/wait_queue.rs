@@ -10,8 +10,8 @@
 //! overtake it, so that workers do not idle behind a large request. After `OVERTAKEN_MAX` overtakes the queue
 //! waits until it fits.
 //!
-//! Everything is kept in trees, so a step costs a few tree walks however long the queue is. Hash tables are
-//! faster on average, but every queued request would wait while one of them grows.
+//! Everything is kept in trees, so a step costs a few tree walks, however long the queue is. Hash tables are faster
+//! on average, but every queued request would wait while one of them grows.
 //!
 //! Left out: whether a request can meet its deadline, which depends on the workers. The caller sets `latest`,
 //! and may `cancel` the request.
@@ -43,7 +43,7 @@ pub const LOOK: usize = 8;
 pub const OVERTAKEN_MAX: u32 = 32;
 /// Maximum requests skipped in search of one that fits the worker at hand.
 const PASSED_OVER_MAX: usize = 256;
-/// The same for the first one: of a thousand workers, one has every thousandth request.
+/// The same for the first one: with a thousand workers, every thousandth request is for the worker at hand.
 const SEARCHED_MAX: usize = 16_384;
 
 /// A request in the queue.
@@ -165,7 +165,7 @@ impl WaitQueue {
         Ok(leaving)
     }
 
-    /// Whether the class has a place for this request, without another having to leave.
+    /// Whether the class has room for this request without displacing another.
     pub fn has_place(&self, entry: &QueueEntry) -> bool {
         self.classes.get(entry.class.index()).is_some_and(|it| it.fits(entry, None))
     }

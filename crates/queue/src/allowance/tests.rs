@@ -92,7 +92,7 @@ fn budgets_say_what_is_left_and_when_all_of_it_is_back() {
     rates.charge(at(0), ONE, &both, PeerUsage { requests: 0, tokens: 1_000 });
     assert_eq!(rates.budgets(at(0), ONE, &both).tokens, budget(600, 0, 120));
     assert_eq!(rates.budgets(at(90), ONE, &both).tokens, budget(600, 300, 30));
-    // Half of the routers are heard: what is left is for them all.
+    // Half of the routers are heard, so each take counts twice.
     rates.share(RouterShare::of(1, 2));
     assert_eq!(rates.budgets(at(90), ONE, &both).tokens, budget(600, 150, 30));
     assert_eq!(rates.budgets(at(0), ONE, &terms(None, None)), Budgets::default());
@@ -107,7 +107,7 @@ fn returned_allowance_can_be_taken_again() {
         assert!(rates.take(at(0), ONE, &terms, 1).is_err());
         rates.give_back(ONE, taken);
     }
-    // Nothing is gained by giving back what is not known.
+    // Returning what was taken from an unknown tenant gains it nothing.
     let taken = rates.clone().take(at(0), ONE, &terms, 100).unwrap();
     rates.give_back(TenantId(2), taken);
     assert!(rates.take(at(0), TenantId(2), &terms, 100).is_ok());
@@ -174,7 +174,7 @@ fn other_routers_spending_is_charged_whether_it_fits_or_not() {
         rates.check(at(31), ONE, &terms, 60).map_err(|it| it.retry_after),
         Err(Duration::from_secs(25))
     );
-    // Tenants without limits, or with a limit of zero, are not remembered for it.
+    // Such usage does not make the limiter remember tenants without limits, or with a limit of zero.
     rates.charge(at(10), TenantId(2), &Terms::default(), PeerUsage { requests: 5, tokens: 5 });
     assert_eq!(rates.len(), 1);
     let none = Terms { requests_per_minute: Some(0), ..Terms::default() };

@@ -6,9 +6,8 @@
 //! once the credit covers the oldest request, it goes. Hence both bounds: a request of cost c goes after at
 //! most ten times c of higher work, and aged requests get at most a tenth of what busy higher classes get.
 //!
-//! Letting a request go first and charging it afterwards would be quicker. But then each newly aged request
-//! would start with a debt that is forgiven once no request is aged, and a trickle of them would get any
-//! share.
+//! It would be quicker to let a request go first and charge it afterwards. But then each newly aged request would
+//! start with a debt that is forgiven once no request is aged, and a trickle of them would get any share.
 
 use super::work::Work;
 
@@ -23,7 +22,7 @@ impl Credit {
         self.0 >= cost
     }
 
-    /// Higher work went. The credit is capped at the cost of the costliest request that is next by age.
+    /// Work of higher classes went. The credit is capped at the cost of the costliest request that is next by age.
     pub(super) fn earn(&mut self, work: Work, most: Work) {
         self.0 = (self.0 + work.part(AGED_PART)).min(most);
     }

@@ -6,14 +6,14 @@
 //! in proportion to their weights, whatever the sizes of their requests, and a tenant that waits alone gets
 //! everything. Once the queue is empty all times and debts are forgotten.
 //!
-//! The class has a time too, at which new tenants start and before which none that returns starts, so idle
-//! time earns nothing. It moves on with the work that goes: by what each waiting tenant would have got of it.
-//! If it only followed the tenant furthest behind, it would stand still while new tenants keep coming, since
-//! each of them would be the one furthest behind. Then everyone who had a request before would wait until
-//! they stop coming. It does not move far past the tenant furthest behind: a newcomer waits for a request or
-//! two of each tenant, not until one that is far behind has caught up.
+//! The class has a virtual time too. New tenants start at it and returning tenants never before it, so idle time
+//! earns nothing. Each piece of work that goes moves it by what every waiting tenant would have got of it. If it only
+//! followed the tenant furthest behind, it would stand still while new tenants keep coming, since each of them would
+//! be the one furthest behind. Then every tenant that had a request before would wait until they stop coming. It does
+//! not move far past the tenant furthest behind: a newcomer waits for a request or two of each tenant, not until one
+//! that is far behind has caught up.
 //!
-//! A request that was taken back starts no later than those that came after it.
+//! A request that a worker returned starts no later than those that came after it.
 //!
 //! Each class keeps its own times, though work in one class is charged in every class that knows the tenant.
 //! One time for all classes does not work under strict precedence: while a higher class is served, the times
@@ -33,13 +33,13 @@ use super::work::{Work, per_weight};
 use super::{Addition, LOOK, QueueEntry, Waiting};
 use crate::settings::Class;
 
-/// Maximum tenants remembered per class that have nothing queued but are ahead of their share. Beyond it
-/// those least ahead are forgiven. Chosen: forgetting as many at once takes well under 100 µs.
+/// Maximum number of tenants remembered per class that have nothing queued but are ahead of their share. Beyond it
+/// the class forgives those least ahead. Chosen: forgetting as many at once takes well under 100 µs.
 const DEBTORS_MAX: usize = 1_000;
 /// Tenants forgotten per step: more than a step can add, few enough to cost nothing noticeable.
 const FORGOTTEN_A_STEP: usize = 2;
-/// How far the time of a class may be past that of the tenant furthest behind, in mean requests. Where each waiting
-/// tenant has one request it is one, which is what goes while a request waits; costs vary, so twice that.
+/// How far the time of a class may be past that of the tenant furthest behind, in mean requests. If each waiting
+/// tenant has one request, one mean request goes while a request waits. Costs vary, so twice that.
 const AHEAD_MAX: u32 = 2;
 /// The whole capacity of the class, as the unit of shares.
 const WHOLE: u128 = 1_000_000_000_000;
@@ -145,7 +145,7 @@ impl ClassQueue {
         }
     }
 
-    /// This request goes, and is this much work. It is removed after that.
+    /// This request goes and costs this much work. The caller removes it after that.
     pub(super) fn serve(&mut self, entry: &QueueEntry, work: Work) {
         self.charge(entry.tenant, work.over(entry.weight));
         let others = self.requests.saturating_sub(1);
@@ -167,8 +167,8 @@ impl ClassQueue {
         self.change(tenant, |it| it.give_back(work));
     }
 
-    /// Appends the next requests that are wanted, until `found` holds `LOOK` or `wanted` returns none. As the
-    /// class would be with this addition.
+    /// Appends the next requests for which `wanted` is true, until `found` holds `LOOK` or `wanted` returns `None`.
+    /// Shows the class as it would be with this addition.
     pub(super) fn list(
         &self,
         addition: Option<&Addition>,
@@ -206,8 +206,8 @@ impl ClassQueue {
         }
     }
 
-    /// The work of this class that would go before a new entry: its tenant's own, and what the weights give
-    /// other tenants meanwhile. Assumes that each of them has enough queued to use its weight.
+    /// The work of this class that would go before a new entry: its tenant's own, and what other tenants receive
+    /// meanwhile by their weights. Assumes that each of them has enough queued to use its weight.
     pub(super) fn before(&self, entry: &QueueEntry) -> f64 {
         let share = self.shares.get(&entry.tenant);
         let own = share.map_or(Work::ZERO, |it| it.before(entry) + (it.at - self.clock));
@@ -241,7 +241,7 @@ impl ClassQueue {
         self.shares.len()
     }
 
-    /// The share of the capacity that it takes, divided by its tenant's weight: of requests or of tokens,
+    /// The share of the capacity that the entry takes, divided by its tenant's weight: of requests or of tokens,
     /// whichever is larger.
     fn size(&self, entry: &QueueEntry) -> u128 {
         let request = WHOLE / u128::from(self.measure.0.max(1));
@@ -249,8 +249,8 @@ impl ClassQueue {
         per_weight(request.max(tokens), entry.weight)
     }
 
-    /// The positions, in order, of the tenants that an addition moves, as `add` would set them: its own, and that
-    /// of the request that leaves for it.
+    /// The positions, in order, of the tenants that an addition moves, as `add` would set them: its own tenant's, and
+    /// that of the tenant whose request leaves for it.
     fn changed_by(&self, addition: &Addition) -> [Option<Position>; 2] {
         let Addition { entry, leaving } = addition;
         let added = self.joining(addition);
@@ -286,15 +286,15 @@ impl ClassQueue {
     }
 
     /// Where a tenant starts whose first request this is, once `leaving` has left: at the class's time, but not
-    /// behind the next younger request. There is one only if this request was here before, or at a worker.
+    /// behind the next younger request. A younger request exists only if this one was here before, or at a worker.
     fn start(&self, entry: &QueueEntry, leaving: Option<RequestId>, clock: Work) -> Work {
         let mut younger = self.ages.range((entry.since, entry.request)..);
         let next = younger.find(|it| Some(it.0.1) != leaving).and_then(|it| self.shares.get(it.1));
         next.map_or(clock, |it| clock.min(it.at))
     }
 
-    /// Moves the class's time up to that of the tenant furthest behind, and forgets tenants that it has caught up
-    /// with: a few of them, and the one at hand.
+    /// Moves the class's time up to that of the tenant furthest behind. Forgets tenants that it has caught up with: a
+    /// few of them, and `at_hand`.
     fn advance(&mut self, at_hand: TenantId) {
         if let Some(first) = self.order.first() {
             self.clock = self.clock.max(first.at);

@@ -30,10 +30,10 @@ impl EntryOrder {
     }
 }
 
-/// When a request came. The number tells apart those that came at the same moment.
+/// When a request came. The id orders requests that came at the same moment.
 pub(super) type Age = (Instant, RequestId);
 
-/// An entry by its age, with what its place within the tenant follows from.
+/// An entry by its age, with the fields that give its order within the tenant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct AgeOrder {
     since: Instant,
@@ -55,9 +55,9 @@ impl AgeOrder {
     }
 }
 
-/// The position of a tenant among those of its class: the lowest time first, and at equal times the one whose
-/// oldest request came first. Equal times are common: all tenants that came since the last request went have
-/// the same. Any order but that of arrival would let newcomers pass the same tenants again and again.
+/// The position of a tenant among those of its class: the lowest time first, and at equal times the one whose oldest
+/// request came first. Equal times are common: all tenants that came since the last request went share one. Any order
+/// but that of arrival would let newcomers pass the same tenants again and again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Position {
     pub(super) at: Work,
@@ -70,13 +70,13 @@ const COUNTED_MAX: usize = 64;
 
 #[derive(Debug)]
 pub(super) struct TenantShare {
-    /// With the charge of each.
+    /// The entries in order, with the charge of each.
     entries: BTreeMap<EntryOrder, Work>,
     /// The same entries by age.
     ages: BTreeSet<AgeOrder>,
-    /// Its virtual time: work received divided by weight, counted from the class's time when it came.
+    /// Its virtual time: work received divided by weight, counted from the class's time when the tenant came.
     pub(super) at: Work,
-    /// What it was charged since, and so the most that may be given back.
+    /// What it was charged since then, and so the most that `correct` may give back.
     charged: Work,
     /// The sum of its entries' charges.
     total: Work,
@@ -134,7 +134,7 @@ impl TenantShare {
         self.charged -= work;
     }
 
-    /// Its position in the order of tenants; none while it has nothing queued.
+    /// Its position in the order of tenants; `None` while it has nothing queued.
     pub(super) fn position(&self, tenant: TenantId) -> Option<Position> {
         self.ages.first().map(|it| Position { at: self.at, oldest: it.age(), tenant })
     }
@@ -186,7 +186,7 @@ impl<'a> Entries<'a> {
 }
 
 impl Entries<'_> {
-    /// The age of the oldest of `next`, which was returned last, and those after it.
+    /// The age of the oldest entry among `next`, which was returned last, and those after it.
     pub(super) fn oldest_from(&mut self, next: EntryOrder) -> Age {
         let leaving = self.leaving;
         while self.ages.next_if(|it| it.order() < next || Some(it.request) == leaving).is_some() {}
@@ -208,7 +208,7 @@ impl Iterator for Entries<'_> {
     }
 }
 
-/// What an entry will be charged to its tenant.
+/// What an entry will charge to its tenant.
 fn charge(entry: &QueueEntry) -> Work {
     Work::of(entry.cost).over(entry.weight)
 }

@@ -138,19 +138,19 @@ fn equal_tenants_take_turns_however_many_each_sends() {
 fn at_equal_times_the_tenant_whose_oldest_request_came_first_goes() {
     let until = |seconds, entry| QueueEntry { latest: Some(at(seconds)), ..entry };
     let since = |millis, entry| QueueEntry { since: Instant::from_millis(millis), ..entry };
-    // One request each: the numbers of tenants say nothing.
+    // With one request each, the numbers of tenants do not matter.
     check(&[of(6, 1), of(1, 2), of(5, 3), of(2, 4), of(4, 5), of(3, 6)], &[1, 2, 3, 4, 5, 6]);
     check(&[of(1, 1), of(2, 2), of(3, 3), of(4, 4)], &[1, 2, 3, 4]);
-    // In each round.
+    // The same holds in each round.
     check(&[of(2, 1), of(1, 2), of(1, 3), of(2, 4), of(1, 5), of(2, 6)], &[1, 2, 3, 4, 5, 6]);
-    // Whatever the weights.
+    // Weights do not change that.
     check(&[QueueEntry { weight: 0.5, ..of(2, 1) }, QueueEntry { weight: 3.0, ..of(1, 2) }], &[1, 2]);
     // The oldest counts, though another of the same tenant goes first.
     check(&[of(2, 1), of(1, 2), until(9, of(2, 3))], &[3, 2, 1]);
     check(&[of(1, 1), of(2, 2), until(9, of(1, 3))], &[3, 2, 1]);
     // Two that came at the same moment go in the order of their numbers.
     check(&[since(7, of(2, 1)), since(7, of(1, 2))], &[1, 2]);
-    // One that was taken back came before those that joined meanwhile.
+    // A request that was taken back came before those that joined meanwhile.
     check(&[of(2, 5), of(1, 6), since(0, of(9, 9))], &[9, 5, 6]);
 }
 

@@ -22,7 +22,7 @@ enum Operation {
         /// Seconds from now.
         latest: Option<u64>,
     },
-    /// Dequeues the request at this position of those shown, if there are as many.
+    /// Dequeues the request at this position of those shown, if there are that many.
     Go {
         place: usize,
         open: u8,
@@ -305,7 +305,7 @@ proptest! {
             if queue.waiting(ClassId(2)).requests == 0 {
                 break;
             }
-            // What each earns beyond its own cost is lost: less than one request of a higher class earns.
+            // What each class earns beyond its own cost is lost: less than one request of a higher class earns.
             let lost = below.len() as f64 * 100.0;
             prop_assert!(got_above <= 10.0 * waiting + 10.0 * lost + 1e4, "still waiting after {got_above}");
         }
@@ -317,13 +317,13 @@ proptest! {
 struct Overload<'a> {
     queue: WaitQueue,
     costs: &'a [f64],
-    /// When the worker has done what it took.
+    /// When the worker has finished what it took.
     free: f64,
-    /// By request: when it came, and how long it would wait if only those that were there went before it.
+    /// By request: when it came, and how long it would wait if only the requests then queued went before it.
     came: Vec<(f64, f64)>,
 }
 
-/// Asks again when it has its answer.
+/// Asks again as soon as it has its answer.
 const AGENT: TenantId = TenantId(0);
 /// Has two requests from the beginning.
 const PAIR: TenantId = TenantId(1);
@@ -337,7 +337,7 @@ impl Overload<'_> {
         enqueue(&mut self.queue, [QueueEntry { tenant, cost, since, ..entry(request) }]);
     }
 
-    /// Fresh tenants of one request each come all the time, and ask for 1.4 times what can be done. Returns the
+    /// New tenants of one request each come all the time, and ask for 1.4 times what the worker can do. Returns the
     /// requests in the order in which they went, and how long each waited.
     fn run(&mut self, regulars: &[TenantId], goes: u64) -> Vec<(QueueEntry, f64)> {
         let gap = self.costs.iter().sum::<f64>() / self.costs.len() as f64 / 1.4;
@@ -365,7 +365,7 @@ impl Overload<'_> {
 }
 
 proptest! {
-    /// What one API key for each user gives. By their names, the same ones would be passed by every newcomer.
+    /// What one API key for each user gives. If names decided, every newcomer would pass the same tenants.
     #[test]
     fn fresh_tenants_go_first_come_first_served(costs in prop::collection::vec(1.0f64..5_000.0, 1..20)) {
         let mut overload = overload(&costs);
@@ -379,18 +379,18 @@ proptest! {
     }
 }
 
-/// Someone who has had an answer waits for the next one about as long as everyone else, not until nobody new comes.
+/// A tenant that has had an answer waits for the next one about as long as any other, not until no new tenant comes.
 #[test]
 fn fresh_tenants_do_not_keep_those_back_who_were_there() {
     for costs in [vec![100.0], vec![100.0, 300.0], vec![100.0, 100.0, 200.0], vec![150.0, 100.0, 50.0]] {
         let most = costs.iter().copied().fold(0.0, f64::max);
-        // Shares are by work: who had a dear request waits as much longer for the next.
+        // Shares are by work: a tenant that had an expensive request waits proportionally longer for the next.
         let dear = most * costs.len() as f64 / costs.iter().sum::<f64>();
         let mut overload = overload(&costs);
         let gone = overload.run(&[PAIR, PAIR, AGENT], 500);
         let requests = |tenant| gone.iter().filter(move |it| it.0.tenant == tenant);
         assert_eq!(requests(PAIR).count(), 2, "{costs:?}");
-        // By arrival alone about ten: what waits grows by two fifths from each to the next.
+        // In order of arrival alone about ten: the queue grows by two fifths from each request to the next.
         assert!(requests(AGENT).count() >= 6, "{costs:?}: {}", requests(AGENT).count());
         for (entry, waited) in requests(AGENT).chain(requests(PAIR)) {
             let ahead = overload.came[entry.request.0 as usize].1;
@@ -491,7 +491,7 @@ fn an_idle_tenant_saves_no_credit() {
     enqueue(&mut queue, [of(2, 0)]);
     enqueue(&mut queue, (1..=600).map(|it| of(1, it)));
     step(&mut queue, Instant::ZERO);
-    // Tenant 2 was here, and then had nothing queued while the other got five hundred.
+    // Tenant 2 was here, and then had nothing queued while the other received five hundred requests.
     for _ in 0..501 {
         step(&mut queue, Instant::ZERO);
     }

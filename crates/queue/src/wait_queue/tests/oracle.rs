@@ -1,4 +1,4 @@
-//! The plain queue: a list, and rules that scan all of it each time. The real queue is tested against it.
+//! The plain queue: a list, and rules that scan all of it each time. The tests compare the real queue with it.
 
 use std::time::Duration;
 
@@ -198,7 +198,7 @@ impl Oracle {
         self.shares = kept.copied().collect();
     }
 
-    /// A request of this class goes: its time moves on by what each waiting tenant would have got.
+    /// A request of this class goes: the class's time moves by what each waiting tenant would have got.
     fn move_on(&mut self, entry: &QueueEntry) {
         let waiting = self.shares.iter().filter(|it| it.class == entry.class && self.waits(it));
         let weights: Vec<f64> = waiting.clone().map(|it| self.weight(it)).collect();
