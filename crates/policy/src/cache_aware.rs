@@ -1,17 +1,17 @@
 //! SGLang's rule, for users who come from it: follow the cache while the fleet is balanced.
 //!
-//! While no worker is far ahead of the others in requests, a prompt goes to the worker with the longest prefix of it, if
-//! that is more than `cache_threshold` of the prompt; else to the fewest requests. Once one worker is ahead by more than
-//! `balance_abs_threshold` requests and `balance_rel_threshold` times, every prompt goes to the fewest requests, cached
-//! or not.
+//! While no worker is far ahead of the others in requests, a prompt goes to the worker with the longest prefix of it,
+//! if that is more than `cache_threshold` of the prompt. Otherwise it goes to the worker with the fewest requests.
+//! Once one worker is ahead by more than `balance_abs_threshold` requests and `balance_rel_threshold` times, every
+//! prompt goes to the fewest requests, cached or not.
 //!
-//! The prefix is what the worker's cache holds, and, as in SGLang, what it was sent before even if the cache should have
-//! evicted it by now. Predictions of caches err: without that, the conversation trace on eight workers of 307,328 tokens
-//! had 4 % fewer hits, 20 % fewer past saturation, and 20 to 30 % fewer where the size of the caches was unknown. Where
-//! KV events are fresh, only those count.
+//! The prefix is what the worker's cache holds. As in SGLang it is also what the worker was sent before, even if the
+//! cache should have evicted it by now. Predictions of caches err: without that, the conversation trace on eight
+//! workers of 307,328 tokens had 4 % fewer hits, 20 % fewer past saturation, and 20 to 30 % fewer with caches of
+//! unknown size. With fresh KV events, only those count.
 //!
-//! sglang-router 0.3.2 counts a streamed request only until the head of its response, and then sends the new prompts of
-//! an idle fleet to one worker. Here, as in later versions, a request counts until it ends.
+//! sglang-router 0.3.2 counts a streamed request only until the response head arrives, and then sends the new prompts
+//! of an idle fleet to one worker. Here, as in later versions, a request counts until it ends.
 //!
 //! The rule's weaknesses are why `least-delay` is the default: a long shared prefix of a longer prompt falls under the
 //! ratio, all requests count the same, and the two modes flip the whole fleet at once.
@@ -70,8 +70,8 @@ mod tests {
 
     const IDLE: Row = Row { requests: 0, held: 0, sent: 0 };
 
-    /// A situation, and sglang-router 0.3.2's decision in it. It knows no caches, only what it sent: `held` is then
-    /// what is believed to be left of that.
+    /// A situation, and sglang-router 0.3.2's decision in it. That router knows no caches, only what it sent: `held`
+    /// is then what it estimates to be left of that.
     #[track_caller]
     fn check(rows: &[Row], expected: (usize, Why)) {
         let mut candidates = fleet(&rows.iter().map(|it| (it.requests, 0)).collect::<Vec<_>>());

@@ -4,8 +4,8 @@ use maitre_base::{Rng, hash};
 
 use crate::{Ask, Candidate};
 
-/// The candidate with the lowest cost. Ties are broken at random, or by the ask's tie-breaker: otherwise the
-/// first worker of an idle fleet would take everything until it is no longer idle.
+/// The candidate with the lowest cost. A random draw or the ask's tie-breaker breaks ties: otherwise the first worker
+/// of an idle fleet would get every request until it is no longer idle.
 pub fn least(
     ask: &Ask,
     candidates: &[Candidate],
@@ -15,7 +15,7 @@ pub fn least(
     least_of(ask, candidates, rng, |_| true, cost)
 }
 
-/// The same among those that pass; none if none does.
+/// The same among the candidates that pass; `None` if none does.
 pub fn least_of(
     ask: &Ask,
     candidates: &[Candidate],
@@ -43,7 +43,7 @@ pub fn least_of(
     best.map(|(index, _)| index)
 }
 
-/// Two candidates of equal cost, and how many equals were met, the second included.
+/// Two candidates of equal cost, and how many equals were found, the second included.
 pub(crate) struct Equals<'a> {
     pub(crate) one: &'a Candidate,
     pub(crate) other: &'a Candidate,
@@ -51,8 +51,8 @@ pub(crate) struct Equals<'a> {
 }
 
 impl Equals<'_> {
-    /// Whether the second replaces the first. At random each equal is equally likely. With a tie-breaker it
-    /// is the candidate that the tie-breaker hashes to, and no random number is drawn.
+    /// Whether the second replaces the first. At random each equal is equally likely. With a tie-breaker the
+    /// candidate that it hashes to wins, and no random number is drawn.
     pub(crate) fn prefer_other(&self, ask: &Ask, rng: &mut Rng) -> bool {
         match ask.tie {
             Some(key) => hash::pair(key, self.other.key) > hash::pair(key, self.one.key),

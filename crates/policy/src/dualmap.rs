@@ -6,9 +6,10 @@
 //! than `slo_seconds`, the home with the earlier first token wins. So prompts that begin alike stay together
 //! on two workers, and different ones spread as with two random choices.
 //!
-//! *Hotspots*: the authors move waiting requests to the other home, or to a neighbour if both are late. A
-//! router cannot move a request that it has sent, so it decides at arrival: if both homes are late, the next
-//! worker in the head's second order takes it, provided that it is not late; else the earlier of the two.
+//! *Hotspots*: the authors move waiting requests to the other home, or to a neighbour if both are late. A router
+//! cannot move a request that it has sent, so it decides at arrival. If both homes are late, the next worker in the
+//! head's second order takes the request, provided that it is not late. Otherwise the earlier of the two homes takes
+//! it.
 //!
 //! Left out: their prefixes grow until they are rare enough, while our head has a fixed length
 //! (`prefix_hash.head_bytes`); and their order of waiting requests, because a strategy has no queue.
@@ -33,7 +34,7 @@ impl Default for DualmapKnobs {
     }
 }
 
-/// None without a head.
+/// `None` without a head.
 pub fn pick(ask: &Ask, candidates: &[Candidate], knobs: &DualmapKnobs, rng: &mut Rng) -> Option<Pick> {
     let head = ask.head?;
     let again = hash::pair(SECOND, head);
@@ -64,7 +65,7 @@ fn first_token(ask: &Ask, candidate: &Candidate) -> f64 {
     (candidate.wait_seconds + candidate.pace.floor + candidate.uncached_seconds(ask)) / candidate.share
 }
 
-/// The cheaper of two; among equals the one whose requests hold less, then the tie-breaker.
+/// The cheaper of the two; if equal, the one whose requests hold less, then the tie-breaker.
 fn better(
     ask: &Ask,
     candidates: &[Candidate],
@@ -83,7 +84,7 @@ fn better(
     }
 }
 
-/// What its requests hold of the cache, or what is promised there if its size is unknown.
+/// How much of the cache its requests hold, or what is promised there if its size is unknown.
 fn burden(candidate: &Candidate) -> f64 {
     candidate.room.map_or(candidate.work(), |it| it.pinned.0 as f64 / candidate.share)
 }
@@ -107,7 +108,7 @@ mod tests {
         let mut found = [0; 3];
         for home in 0..3 {
             found[home] = place(HEAD, &candidates).index;
-            // Too late for anything.
+            // Both homes are far too late.
             candidates[found[home]].wait_seconds = 1_000.0 - home as f64;
         }
         found

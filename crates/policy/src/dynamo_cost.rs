@@ -5,13 +5,13 @@
 //!      +                   in_use + prompt − held_in_use                    then in use there
 //! ```
 //!
-//! As in Dynamo 1.6 with its defaults: promised prefill leaves the sum with the first token; in use are the
-//! blocks of open prompts, shared ones counted once; answers never count. Dynamo counts blocks and we tokens:
+//! As in Dynamo 1.6 with its defaults: promised prefill leaves the sum with the first token. In use are the blocks of
+//! prompts in flight, with shared blocks counted once; answers never count. Dynamo counts blocks and we count tokens:
 //! dividing all terms by a block size moves no minimum.
 //!
-//! Left out: time. A block to prefill costs as much as a block to keep, though one is milliseconds of a whole
-//! GPU and the other is memory; no observation enters, so a stalled worker keeps its part. Dynamo's disk tier
-//! (0.25) is not told apart from host memory here, and its temperature is zero.
+//! Left out: time. A block to prefill costs as much as a block to keep, though one is milliseconds of a whole GPU and
+//! the other is memory. No observation enters, so a stalled worker keeps its part. Dynamo's disk tier (0.25) is not
+//! distinguished from host memory here, and its temperature is zero.
 
 use maitre_base::Rng;
 
@@ -101,7 +101,7 @@ mod tests {
         let cached = PricedRow { held: 900, ..IDLE };
         check(1.0, &[PricedRow { prefill: 899, ..cached }, IDLE], (0, Why::Cached));
         check(1.0, &[PricedRow { prefill: 901, ..cached }, IDLE], (1, Why::CacheTooBusy));
-        // What is kept for other requests anyway is not kept again for this one.
+        // Blocks that are kept for other requests anyway are not counted again for this one.
         let shared = PricedRow { held: 900, held_in_use: 900, ..IDLE };
         check(1.0, &[PricedRow { prefill: 1_799, ..shared }, IDLE], (0, Why::Cached));
         check(1.0, &[PricedRow { prefill: 1_801, ..shared }, IDLE], (1, Why::CacheTooBusy));

@@ -19,15 +19,14 @@
 //!       +             adapter                    the wait for the adapter, if it must be loaded
 //! ```
 //!
-//! The weights were found on fifteen workloads in virtual time, and are the same for all (decision 012).
-//! Minimising only the own first token is worse for all first tokens, because what is computed twice is
-//! queued for, and held, twice. Seconds lost by running requests count by the square root of their number: a
-//! pause matters less to an answer that takes long anyway, and with a linear count no single weight suits
-//! both six long contexts and forty short ones.
+//! The weights were found on fifteen workloads in virtual time, and are the same for all (decision 012). Minimising
+//! only the own first token is worse for all first tokens: a prefix that is computed twice takes queue time and
+//! memory twice. Seconds lost by running requests count by the square root of their number. A pause matters less to
+//! an answer that takes long anyway, and with a linear count no single weight suits both six long contexts and forty
+//! short ones.
 //!
-//! What other routers have promised counts like our own, once they have reported it; before that two routers
-//! may pick the same worker. Where a signal is missing its term is the same for every worker, and least work
-//! remains.
+//! What other routers have promised counts like our own, once they have reported it; before that two routers may pick
+//! the same worker. If a signal is missing its term is the same for every worker, and the rule becomes least work.
 
 use maitre_base::{AdapterSlot, KvRoom, PrefillWork, Rng, Tokens};
 
@@ -38,9 +37,9 @@ use crate::{Ask, Candidate, Fetch, Pace, Pick, Why};
 const BEHIND: f64 = 0.35;
 /// Cost of an evicted token, which is on average requested again several times.
 const PUSHED: f64 = 4.0;
-/// Cost of a token that is evicted by one that was pulled, relative to that: another worker still has it, perhaps. Of 0, 0.1,
-/// 0.2, 0.4 and 0.8, the mean TTFT of agents was 2.6, 1.5, 1.16, 0.94 and 0.90 times that without pulls near saturation, and
-/// 0.96, 0.84, 0.88, 0.92 and 0.96 times below it (twelve seeds).
+/// Cost of a token that a pulled token evicts, relative to `PUSHED`: another worker may still have it. We tried 0,
+/// 0.1, 0.2, 0.4 and 0.8. Near saturation the mean TTFT of agents was 2.6, 1.5, 1.16, 0.94 and 0.90 times that
+/// without pulls, and below saturation 0.96, 0.84, 0.88, 0.92 and 0.96 times (twelve seeds).
 const PUSHED_BY_PULL: f64 = 0.4;
 /// Weight of a second of running answers, those of others and our own.
 pub(crate) const OTHERS: f64 = 0.8;
@@ -50,14 +49,13 @@ const ANSWER: f64 = 0.05;
 const LOAD: f64 = 0.25;
 /// Usage from which a cache is under pressure: preemptions begin before the last block is taken.
 const PRESSED: f64 = 0.8;
-/// Cost of the last block, and of waiting until the whole cache has turned over, in units of our answer's
-/// time.
+/// Cost of the last block, and of waiting until the whole cache has turned over, as a multiple of our answer's time.
 const PRESS: f64 = 0.2;
 const MISSING: f64 = 0.3;
-/// A worker with more than so many times the requests of the others is crowded. With 2, conversations past saturation moved too:
-/// their TTFT was 8 % longer.
+/// A worker with more than this many times the requests of the others is crowded. With 2, conversations past saturation
+/// moved too: their TTFT was 8 % longer.
 const CROWDED: f64 = 3.0;
-/// Steps count as at most so many times longer, whatever was learned.
+/// Steps count as at most this many times longer, whatever the learned rates.
 const CROWDING_MAX: f64 = 16.0;
 /// Cost, per request already on a full worker, of the KV blocks we occupy while we decode.
 const CROWD: f64 = 0.3;
@@ -67,19 +65,19 @@ const ADAPTER_SECONDS: f64 = 0.2;
 /// noticeable.
 const NEAR: f64 = 1.02;
 const NEAR_SECONDS: f64 = 0.002;
-/// The same for idle workers that hold equally much: their prices differ by their rates alone, which a few dozen first
-/// tokens tell to a tenth. Otherwise the one that once looked a little faster would get everything.
+/// The same for idle workers that hold equally much: their prices differ only by their rates, which a few dozen first
+/// tokens give to within a tenth. Otherwise the worker that once looked a little faster would get everything.
 const NEAR_IDLE: f64 = 1.1;
 
-/// `prices` is scratch, so that every worker is priced once. Pricing twice, for the best and for those near
-/// it, was a fifth of a decision among a thousand workers.
+/// `prices` is scratch space, so that every worker is priced once. Pricing twice, for the best and for those near it,
+/// took a fifth of a decision among a thousand workers.
 pub fn pick(ask: &Ask, candidates: &[Candidate], prices: &mut Vec<f64>, rng: &mut Rng) -> Option<Pick> {
     prices.clear();
     prices.extend(candidates.iter().map(|it| price(ask, it)));
     pick_priced(ask, candidates, prices, rng)
 }
 
-/// The same with the price of each candidate.
+/// The same, given the price of each candidate.
 pub fn pick_priced(ask: &Ask, candidates: &[Candidate], prices: &[f64], rng: &mut Rng) -> Option<Pick> {
     let (cheapest, best) = candidates
         .iter()
@@ -91,7 +89,7 @@ pub fn pick_priced(ask: &Ask, candidates: &[Candidate], prices: &[f64], rng: &mu
     let is_near = |it: &Candidate, price: f64| {
         price <= limit || price <= idle_limit && it.requests == 0 && it.held == cheapest.held
     };
-    // Among equals the one with the fewest requests, then the tie-breaker.
+    // If equal, the one with the fewest requests, then the tie-breaker.
     let mut chosen: Option<usize> = None;
     let mut equals = 0;
     for (index, (candidate, price)) in candidates.iter().zip(prices).enumerate() {
@@ -122,7 +120,7 @@ pub struct DelayTerms {
     pub floor: f64,
     /// Prefill of the uncached part.
     pub prefill: f64,
-    /// Fetching what is held elsewhere.
+    /// Fetching what others hold.
     pub fetch: f64,
     /// Delay of later requests that queue behind this one.
     pub behind: f64,
@@ -145,8 +143,9 @@ impl DelayTerms {
     }
 }
 
-/// Whether fetching this, after what the worker holds, takes less time than computing it there. That it would hold nobody up is
-/// no reason to fetch for longer: near saturation links slower than the GPUs would be used, and get queues of their own.
+/// Whether fetching these tokens, after those that the worker holds, takes less time than computing them there. A
+/// fetch delays no other request, but that is no reason to accept a longer one: near saturation, links slower than
+/// the GPUs would be used and get queues of their own.
 pub fn pays((fetch, held): (Fetch, Tokens), pace: &Pace) -> bool {
     fetch.seconds < pace.prefill(PrefillWork::after(held, fetch.tokens))
 }
@@ -191,13 +190,13 @@ pub fn terms(ask: &Ask, candidate: &Candidate) -> DelayTerms {
     }
 }
 
-/// By what our answer's time counts more where a worker has far more requests than the others: how many times longer its steps
-/// take than with `CROWDED` times as many requests as they have, squared.
+/// The factor by which our answer's time counts more if a worker has far more requests than the others. It is how many times
+/// longer its steps take than with `CROWDED` times as many requests as the others have, squared.
 ///
-/// A crowd does not go by itself where it shares a long prefix that no other worker has: for each request alone it is cheaper to
-/// join it than to compute the prefix anew. One worker of eight had 405 requests, and the others ten each. With this, another
-/// worker gets the prefix, and the crowd parts. Counting the steps of all busy workers more instead was tried and left: it moves
-/// the contexts of agents, which nobody shares.
+/// A crowd that shares a long prefix which no other worker has does not disperse by itself. For each single request it is cheaper
+/// to join the crowd than to compute the prefix again. One worker of eight had 405 requests, and the others ten each. With this
+/// factor another worker gets the prefix too, and the crowd splits. We tried to count the steps of all busy workers more instead,
+/// and dropped it: it moves the contexts of agents, which no other request shares.
 #[inline]
 fn crowding(pace: &Pace, requests: f64, others: f64) -> f64 {
     let step = |requests: f64| pace.step + pace.step_request * requests;
@@ -205,7 +204,7 @@ fn crowding(pace: &Pace, requests: f64, others: f64) -> f64 {
     if longer > 1.0 { longer.min(CROWDING_MAX).powi(2) } else { 1.0 }
 }
 
-/// The uncached part of the prompt, the time to compute or load it, and the time to fetch what is fetched.
+/// The uncached part of the prompt, the time to compute or load it, and the time of the fetch.
 struct Computed {
     tokens: Tokens,
     seconds: f64,
@@ -222,12 +221,12 @@ fn compute(ask: &Ask, candidate: &Candidate) -> Computed {
     let pace = &candidate.pace;
     let work = PrefillWork::after(Tokens(ask.prefill.0.saturating_sub(computed)), Tokens(computed));
     let seconds = pace.prefill(work) + pace.prefill_token * LOAD * below as f64;
-    // Reused chunks take new blocks as well.
+    // Reused chunks take new blocks too.
     Computed { tokens: Tokens(uncached + below) + candidate.chunks.saved, seconds, fetch }
 }
 
-/// The time it would take to compute what is pulled from another worker: it evicts as much here as if it were computed.
-/// What a store has is not lost.
+/// The time to compute the tokens that are pulled from another worker: they evict as much here as if they were
+/// computed. Tokens in a store are not lost by an eviction.
 #[inline]
 fn pulled(candidate: &Candidate) -> f64 {
     let tokens = candidate.fetch.from.map_or(Tokens::ZERO, |_| candidate.fetch.tokens);
@@ -244,7 +243,7 @@ fn adapter(candidate: &Candidate, answer: impl Fn() -> f64) -> f64 {
     }
 }
 
-/// The used part of a cache. What is computed there evicts something else.
+/// The used part of a cache. This part of what the worker computes evicts other blocks.
 pub(crate) fn full(room: KvRoom, holds: Tokens) -> f64 {
     (holds.0 as f64 / room.capacity.0.max(1) as f64).min(1.0)
 }
@@ -257,10 +256,10 @@ struct Hold {
     seconds: f64,
 }
 
-/// The cost of memory. A worker whose cache is full of running requests frees it as they end, all of it in
-/// about the time of one answer: so long we wait for the missing part. Blocks we compute are held until our
-/// answer ends, which leaves less for all others; blocks that are cached already cost nothing more. So a new
-/// prefix goes where there is memory, and a cached one stays where it is.
+/// The cost of memory. A worker whose cache is full of running requests frees it as they end, all of it in about the
+/// time of one answer. We wait that long for the missing part. Blocks we compute are held until our answer ends,
+/// which leaves less for all others; blocks that are cached already cost nothing more. So a new prefix goes where
+/// there is memory, and a cached one stays where it is.
 fn room(room: KvRoom, held: Hold, requests: f64) -> f64 {
     let capacity = room.capacity.0.max(1) as f64;
     let filled = (room.pinned + held.computed + held.answer).0 as f64 / capacity;
@@ -374,7 +373,7 @@ mod tests {
 
     #[test]
     fn tokens_far_into_a_prompt_take_longer() {
-        // Twice as long after 50,000 tokens.
+        // A token takes twice as long after 50,000 tokens.
         let pace = Pace { prefill_attended: PACE.prefill_token / 50_000.0, ..PACE };
         let mut worker = Candidate { pace, ..fleet(&[(0, 0)])[0] };
         let seconds = |prompt: u64, held: u64, worker: &mut Candidate| {
@@ -468,7 +467,7 @@ mod tests {
         candidates[0].room = Some(KvRoom { capacity: Tokens(10_000), pinned: Tokens(9_500) });
         candidates[1].room = Some(KvRoom { capacity: Tokens(10_000), pinned: Tokens(1_000) });
         assert_eq!(pick(&ask, &candidates, &mut Vec::new(), &mut Rng::new(1)).unwrap().index, 1);
-        // Below four fifths there is no pressure.
+        // Below four fifths a cache is under no pressure.
         candidates[0].room = Some(KvRoom { capacity: Tokens(10_000), pinned: Tokens(6_000) });
         assert_eq!(pick(&ask, &candidates, &mut Vec::new(), &mut Rng::new(1)).unwrap().index, 0);
     }

@@ -39,9 +39,9 @@ pub struct Ask {
     pub session: Option<u64>,
     /// Hash of the first bytes of the prompt, if it has any.
     pub head: Option<u64>,
-    /// Breaks ties the same way in every router; none where the random source does.
+    /// Breaks ties the same way in every router; `None` if the random source breaks them.
     pub tie: Option<u64>,
-    /// Workers that were tried and failed; they are not among the candidates.
+    /// How many workers were tried and failed; they are not among the candidates.
     pub attempt: u32,
 }
 
@@ -61,14 +61,14 @@ pub struct Candidate {
     /// Leading tokens of this prompt that it has cached, and tokens after those in slower tiers.
     pub held: Tokens,
     pub held_below: Tokens,
-    /// What it fetches of the prompt, after those, if it gets the request.
+    /// What it fetches of the prompt, after the tokens it holds, if it gets the request.
     pub fetch: Fetch,
-    /// Tokens that its engine reuses after its cached prefix. What it saves by them is part of `held`.
+    /// Tokens that its engine reuses after its cached prefix. `held` includes what that saves.
     pub chunks: ReusedChunks,
     /// Everything it has cached.
     pub holds: Tokens,
-    /// Leading tokens of this prompt that no other worker was sent since this one was, whether or not its cache still has
-    /// them. Zero unless the strategy needs it, and where the worker reports its cache.
+    /// Leading tokens of this prompt that were sent to this worker and to no other since, whether or not its cache
+    /// still has them. Zero unless the strategy needs it, and zero if the worker reports its cache.
     pub sent: Tokens,
     /// Distinct prompt tokens of this router's requests there, and how many of them are a prefix of this
     /// prompt. Zero unless the strategy needs it.
@@ -78,7 +78,7 @@ pub struct Candidate {
     /// Seconds until the promised prefill is done.
     pub wait_seconds: f64,
     pub room: Option<KvRoom>,
-    /// Seconds of prefill that programs lose whose memory this request would take.
+    /// Seconds of prefill that programs lose if this request takes their memory.
     pub displaced_seconds: f64,
     /// Requests that the other workers of its model have on average, lately; infinite where there is no other.
     pub others: f64,
@@ -91,15 +91,15 @@ pub struct Candidate {
 pub struct Fetch {
     pub tokens: Tokens,
     pub seconds: f64,
-    /// The worker that holds it; none for a store that the worker shares.
+    /// The worker that holds it; `None` for a store that the worker shares.
     pub from: Option<WorkerId>,
 }
 
-/// What an engine reuses of a prompt wherever it stood before.
+/// What an engine reuses of a prompt at any position.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReusedChunks {
     pub tokens: Tokens,
-    /// Those that it does not compute again.
+    /// The tokens that it does not compute again.
     pub saved: Tokens,
 }
 
@@ -109,11 +109,11 @@ pub struct Pace {
     /// To the first token, however short the prompt.
     pub floor: f64,
     pub prefill_token: f64,
-    /// What each token before it adds to that.
+    /// How much each token before it adds to that.
     pub prefill_attended: f64,
     /// Between two tokens of an answer that runs alone.
     pub step: f64,
-    /// What each further request adds to that.
+    /// How much each further request adds to that.
     pub step_request: f64,
 }
 

@@ -46,7 +46,7 @@ mod tests {
         // 100 · (8 + 1) is less than 1,000 · 1, and 100 · (10 + 1) is more.
         check(&[(8, 0, 900), (0, 0, 0)], (0, Why::Cached));
         check(&[(10, 0, 900), (0, 0, 0)], (1, Why::CacheTooBusy));
-        // However many more there are: 500 · 200 against 1,000 · 101.
+        // The ratio decides, not the difference: 500 · 200 against 1,000 · 101.
         check(&[(199, 0, 500), (100, 0, 0)], (0, Why::Cached));
     }
 

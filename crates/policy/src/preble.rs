@@ -8,15 +8,14 @@
 //! price = load + prefill · full + prefill   what we push out of a full cache, and what we compute
 //! ```
 //!
-//! *Rebalance*: when the worker to be exploited has the most load of all, and more than `balance` times the
-//! least, the prompt goes to the least loaded worker, which then has a second copy of the prefix. As in the
-//! published code, not if that would make the lighter worker the heavier.
+//! *Rebalance*: when the worker to be exploited has the most load of all, and more than `balance` times the least,
+//! the prompt goes to the least loaded worker, which then has a second copy of the prefix. As in the published code,
+//! the prompt stays if moving it would make the lighter worker the heavier.
 //!
-//! Differences from the paper: load is what is open now, not a history of three minutes, because a strategy
-//! has no clock; evicted blocks are priced like the blocks that replace them. Replication of prefixes whose
-//! waits have doubled, and the preference for decode-heavy workers when exploring, are left out. Weaknesses
-//! as published: the rule jumps at half of the prompt, and a hot prefix stays where it is until its whole
-//! worker is the heaviest.
+//! Differences from the paper: load is what is in flight now, not a history of three minutes, because a strategy has
+//! no clock; evicted blocks are priced like the blocks that replace them. Left out: replication of prefixes whose
+//! waits have doubled, and the preference for decode-heavy workers when exploring. The published weaknesses remain:
+//! the rule jumps at half of the prompt, and a hot prefix stays where it is until its whole worker is the heaviest.
 
 use maitre_base::{Rng, Tokens};
 
@@ -25,16 +24,15 @@ use crate::{Ask, Candidate, Pick, Why, choose};
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PrebleKnobs {
-    /// How many times the least load the most may be. At least one.
+    /// The highest load may be this many times the lowest. At least one.
     pub balance: f64,
 }
 
 impl Default for PrebleKnobs {
     fn default() -> PrebleKnobs {
-        // As in the scheduler that Preble's authors published. DualMap's authors ran it with 1.5, on loads
-        // summed over minutes. Current load varies more, and with 1.5 cached prompts were sent away for
-        // nothing: on shared-prefix groups the mean time to first token was 0.30 s, against 0.11 without
-        // rebalancing.
+        // As in the scheduler that Preble's authors published. DualMap's authors ran it with 1.5, on loads summed
+        // over minutes. Current load varies more, and with 1.5 the rule moved cached prompts needlessly: on
+        // shared-prefix groups the mean TTFT was 0.30 s, against 0.11 without rebalancing.
         PrebleKnobs { balance: 15.0 }
     }
 }
@@ -135,7 +133,7 @@ mod tests {
         // A token of an answer is as long as a hundred of prefill.
         check(&[(1_000, 0, 0), (0, 11, 0)], (0, Why::LeastCost));
         check(&[(1_000, 0, 0), (0, 9, 0)], (1, Why::LeastCost));
-        // A cached part saves as much as it is long.
+        // A cached part saves as many seconds as its prefill takes.
         check(&[(0, 0, 0), (399, 0, 400)], (1, Why::Cached));
         check(&[(0, 0, 0), (401, 0, 400)], (0, Why::CacheTooBusy));
     }
@@ -160,7 +158,7 @@ mod tests {
 
     #[test]
     fn nothing_moves_that_would_turn_the_balance_round() {
-        // The prompt takes 0.1 s of prefill and 0.1 s of answer where it is not cached.
+        // Without the cache the prompt takes 0.1 s of prefill and 0.1 s of answer.
         check(&[(0, 0, 0), (0, 19, 900)], (1, Why::Cached));
         check(&[(0, 0, 0), (0, 21, 900)], (0, Why::CacheTooBusy));
     }

@@ -1,15 +1,15 @@
 //! Prompts that begin alike go to the same worker, until it has more than its share of the work.
 //!
-//! The head of the prompt (tools, system prompt, first messages) names a home by rendezvous hashing. Load is
-//! bounded: past `load_factor` times the mean the prompt spills over to the next worker in the key's own
-//! order, so a popular head spreads over as many workers as it needs, always the same ones. It does not see
-//! whether the home still has the prefix cached, nor anything past the head.
+//! The head of the prompt (tools, system prompt, first messages) names a home by rendezvous hashing. Load is bounded:
+//! past `load_factor` times the mean the prompt spills over to the next worker in the key's own order. So a popular
+//! head spreads over as many workers as it needs, always the same ones. The rule does not see whether the home still
+//! has the prefix cached, nor anything past the head.
 
 use crate::{Ask, Candidate, Pick, Why, choose};
 
-/// Work below which no worker counts as busy, whatever the mean: about one step's token budget of an engine
-/// on a large GPU (8,192 in vLLM). Without it, two requests at once in an idle fleet would part a prompt from
-/// its cache.
+/// Work below which no worker counts as busy, whatever the mean: about one step's token budget of an engine on a
+/// large GPU (8,192 in vLLM). Without it, two requests at once in an idle fleet would separate a prompt from its
+/// cache.
 pub const SLACK_TOKENS: f64 = 8_192.0;
 
 /// `load_factor` is how far above the mean the home's work may be.

@@ -18,8 +18,8 @@ impl RoundRobin {
             Some(last) => candidates.partition_point(|it| it.worker <= last) % count.max(1),
             None => 0,
         };
-        // A worker that warms up takes only part of its turns, and so do all workers beside a heavier one. If
-        // the random draw skips all of them, the first one goes.
+        // A worker that warms up takes only part of its turns, and so does every worker beside a heavier one. If the
+        // random draw skips all of them, the first one takes it.
         let whole = candidates.iter().map(|it| it.share).fold(1.0, f64::max);
         let mut in_line = (0..count).map(|step| (start + step) % count);
         let first = in_line.clone().next();

@@ -7,9 +7,9 @@
 //!           + the price of the answer at a decode worker: its queue, its memory, its pace, and no prefill
 //! ```
 //!
-//! All of them are prices of `least_delay`, in seconds of delay to this request and to all others. So a prompt that the
-//! decode worker holds is not sent away, a busy prefill worker or link is not waited for, and a decode worker full of
-//! answers is spared a long prefill. There is no threshold.
+//! All of them are prices of `least_delay`, in seconds of delay to this request and to all others. So a prompt that
+//! the decode worker holds stays there, a busy prefill worker or link is avoided, and a decode worker full of answers
+//! is spared a long prefill. There is no threshold.
 
 mod deflection;
 mod edpp;
@@ -23,16 +23,16 @@ pub use rule::{DecodeSide, PrefillSide, Prospect, PublishedRule, SplitRule};
 use crate::least_delay::{OTHERS, terms};
 use crate::{Ask, Candidate, Fetch, Pace};
 
-/// Weight of a second for which a running answer pauses, relative to one before our own first token. On twenty kinds of
-/// traffic and fleets, 1 gave 0.6 % shorter end-to-end times and 17 % longer first tokens; 0.2 was up to 9 % worse end to end
-/// where short prompts meet many answers.
+/// Weight of a second for which a running answer pauses, relative to one before our own first token. On twenty kinds
+/// of traffic and fleets, 1 gave 0.6 % shorter end-to-end times and 17 % longer first tokens. With short prompts
+/// beside many answers, 0.2 was up to 9 % worse end to end.
 const PAUSED: f64 = 0.5;
 
 /// The delay of serving the whole request at this worker.
 ///
-/// `least_delay` compares workers that all answer somebody, and counts those who are paused by their square root. Here the
-/// prompt may also go where nobody answers, so each of them counts: with the root, mean end-to-end times of short prompts
-/// were 3 to 12 % longer than if all of them were sent away.
+/// `least_delay` compares workers that all run answers, and counts the paused answers by their square root. Here the
+/// prompt may also go to a worker that runs none, so each paused answer counts in full. With the root, mean
+/// end-to-end times of short prompts were 3 to 12 % longer than if all of them went to prefill workers.
 pub fn whole_price(ask: &Ask, candidate: &Candidate) -> f64 {
     let terms = terms(ask, candidate);
     let requests = f64::from(candidate.requests);
@@ -42,26 +42,26 @@ pub fn whole_price(ask: &Ask, candidate: &Candidate) -> f64 {
 
 /// The delay of computing the prompt at this worker, for another one.
 pub fn prefill_price(ask: &Ask, candidate: &Candidate) -> f64 {
-    // Engines generate one token with a prefill. No answer runs there that it could pause.
+    // Engines generate one token with a prefill. A prefill worker runs no answers that the prefill could pause.
     let terms = terms(&Ask { decode: Tokens(1), ..*ask }, candidate);
     (terms.sum() - terms.others) / candidate.share
 }
 
-/// How the KV cache of a prompt comes to a decode worker, in seconds.
+/// How the KV cache of a prompt gets to a decode worker, in seconds.
 #[derive(Clone, Copy, Debug)]
 pub struct Handover {
     /// Until the prefill worker has answered.
     pub prefilled: f64,
     pub transfer: f64,
-    /// Until the link has carried all that was promised before.
+    /// Until the link has carried all earlier promised tokens.
     pub queue: f64,
 }
 
-/// The delay of answering at this worker once its KV cache has come, and of fetching that.
+/// The delay of the answer at this worker: to fetch the KV cache, and to decode.
 pub fn decode_price(ask: &Ask, candidate: &Candidate, handover: Handover) -> f64 {
     let pace = Pace { prefill_token: 0.0, prefill_attended: 0.0, ..candidate.pace };
     let terms = terms(ask, &Candidate { pace, fetch: Fetch::default(), ..*candidate });
-    // The link and the worker go on while the prompt is prefilled elsewhere.
+    // The link and the worker make progress while another worker prefills the prompt.
     let fetch = handover.transfer + (handover.queue - handover.prefilled).max(0.0);
     let wait = (terms.wait - handover.prefilled - fetch).max(0.0);
     (fetch + wait + terms.sum() - terms.wait) / candidate.share
@@ -69,7 +69,7 @@ pub fn decode_price(ask: &Ask, candidate: &Candidate, handover: Handover) -> f64
 
 /// The tokens whose KV cache the worker lacks.
 pub fn lacks(ask: &Ask, candidate: &Candidate) -> Tokens {
-    // What an engine reuses by chunks is no KV cache of this prompt.
+    // Chunks that an engine reuses are not part of this prompt's KV cache.
     ask.prefill - candidate.prefix()
 }
 
@@ -80,8 +80,8 @@ mod tests {
 
     const TRANSFER: f64 = 0.030;
 
-    /// Whether a prompt of so many tokens goes to an idle prefill worker, by requests at the decode worker, promised prefill
-    /// at the prefill worker, and tokens held by the decode worker.
+    /// Whether a prompt of this many tokens goes to an idle prefill worker, by requests at the decode worker,
+    /// promised prefill at the prefill worker, and tokens held by the decode worker.
     #[track_caller]
     fn check(prompt: u64, (requests, prefill_ahead, held): (u32, u64, u64), expected: bool) {
         let ask = Ask { prefill: Tokens(prompt), decode: Tokens(200), ..Ask::default() };

@@ -1,8 +1,8 @@
 //! A session stays on its worker, so that each turn finds the previous one in the cache.
 //!
-//! The first placement is the session's home by rendezvous hashing: after a restart, or in another router, it
-//! is found again without a table. From then on the session is pinned: workers that join do not pull sessions
-//! off their caches, and a session whose worker left moves once and stays there when the worker returns.
+//! The first placement is the session's home by rendezvous hashing: after a restart, or in another router, it is
+//! found again without a table. From then on the session is pinned. Workers that join do not pull sessions off their
+//! caches, and a session whose worker left moves once and stays there when the worker returns.
 
 use maitre_base::{Recent, Rng};
 
@@ -53,7 +53,7 @@ impl StickySession {
         self.pins.put(session, pin);
     }
 
-    /// What it would pick; changes nothing.
+    /// What it would pick, without changing anything.
     pub fn peek(&self, ask: &Ask, candidates: &[Candidate], rng: &mut Rng) -> Option<Pick> {
         match ask.session {
             Some(session) => sit(session, self.pins.peek(session), candidates).map(|it| it.0),
@@ -66,8 +66,7 @@ impl StickySession {
 fn sit(session: u64, pinned: Option<Pin>, candidates: &[Candidate]) -> Option<(Pick, bool)> {
     if let Some(pin) = pinned
         && let Ok(index) = candidates.binary_search_by_key(&pin.worker, |it| it.worker)
-        // Otherwise the number belongs to another worker by now, and the session moves as after its worker
-        // left.
+        // Otherwise the number now belongs to another worker, and the session moves as after its worker left.
         && Pin::to(&candidates[index]) == pin
     {
         return Some((Pick { index, why: Why::Session }, true));

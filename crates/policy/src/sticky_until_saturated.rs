@@ -1,16 +1,16 @@
 //! llm-d's newer rule: stay with the workers that have the prompt cached until their queue is seconds longer
 //! than elsewhere.
 //!
-//! A worker with at least `threshold` of the prompt cached is sticky. While the shortest queue among sticky
-//! workers is at most `seconds` longer than the shortest among the others, only sticky workers compete;
-//! otherwise, and where none is sticky, all do. The one with the fewest tokens to prefill wins: promised and
-//! not yet done, plus the uncached part of this prompt.
+//! A worker with at least `threshold` of the prompt cached is sticky. While the shortest queue among sticky workers
+//! is at most `seconds` longer than the shortest among the others, only sticky workers compete. Otherwise, and if
+//! none is sticky, all do. The worker with the fewest tokens to prefill wins: promised and not yet done, plus the
+//! uncached part of this prompt.
 //!
 //! A queue's seconds are its tokens at the worker's own learned prefill rate. llm-d divides by one peak
 //! throughput for the whole fleet, calibrated by hand; its default is for one model on one pair of H100.
 //!
-//! Left out: answers, and everything below the threshold: with 0.8, a cached half of a long prompt counts as
-//! nothing. llm-d's exploration coin is off by default and not here.
+//! Left out: answers, and everything below the threshold: with 0.8, a cached half of a long prompt counts as nothing.
+//! llm-d's random exploration is off by default and not implemented here.
 
 use maitre_base::Rng;
 
@@ -79,7 +79,7 @@ mod tests {
     fn sticky_workers_are_kept_until_their_queue_is_too_long() {
         check(usual(), &[(0, 0), (179_000, 900)], (1, Why::Cached));
         check(usual(), &[(0, 0), (181_000, 900)], (0, Why::CacheTooBusy));
-        // It is the difference that counts.
+        // Only the difference counts.
         check(usual(), &[(100_000, 0), (279_000, 900)], (1, Why::Cached));
     }
 

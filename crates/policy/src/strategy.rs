@@ -71,7 +71,7 @@ impl Name {
     }
 }
 
-/// What a strategy uses besides load; the rest need not be computed.
+/// The inputs that a strategy uses besides load; the others need not be computed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[expect(clippy::struct_excessive_bools, reason = "five questions that have nothing to do with each other")]
 pub struct Needs {
@@ -79,9 +79,9 @@ pub struct Needs {
     pub head: bool,
     /// What each worker has cached of the prompt.
     pub cache: bool,
-    /// Which of that running requests use: tracking it costs a look-up for each block of each prompt.
+    /// How much of that running requests use: tracking it costs a look-up for each block of each prompt.
     pub in_use: bool,
-    /// Where prompts were sent before, for longer than caches are believed to keep them.
+    /// Where prompts were sent before, for longer than the predicted caches keep them.
     pub sent: bool,
 }
 
@@ -102,14 +102,14 @@ impl Name {
         }
     }
 
-    /// Whether it prices the loading of an adapter. A strategy that does not must be shown only the workers
-    /// with the best adapter slot.
+    /// Whether it prices the loading of an adapter. Any other strategy must see only the workers with the best
+    /// adapter slot.
     pub const fn prices_adapters(self) -> bool {
         matches!(self, Name::LeastDelay)
     }
 
-    /// Whether a request waits for its pick: the rule prefers a worker for something that other workers lack (a
-    /// cached prefix, a session, a home), and weighs that against load by itself. A rule that knows load only
+    /// Whether a request waits for its pick. It does if the rule prefers a worker for something that other workers
+    /// lack (a cached prefix, a session, a home), and weighs that against load by itself. A rule that knows only load
     /// takes any worker with room.
     pub const fn waits_for_pick(self) -> bool {
         match self {
@@ -190,8 +190,8 @@ impl Strategy {
         self.name
     }
 
-    /// Uses this rule from now on. If it is the same one, its state stays: the rotation and the pins do not
-    /// depend on knobs.
+    /// Switches to this rule. If the rule stays the same, so does its state: the rotation and the pins do not depend
+    /// on knobs.
     pub fn retune(&mut self, name: Name, knobs: StrategyKnobs) {
         match name == self.name {
             true => self.knobs = knobs,
@@ -211,8 +211,7 @@ impl Strategy {
         }
     }
 
-    /// The price of each candidate of the last pick, where the strategy prices as `least_delay` does; else
-    /// empty.
+    /// The price of each candidate of the last pick, if the strategy prices as `least_delay` does; else empty.
     pub fn prices(&self) -> &[f64] {
         &self.prices
     }
@@ -230,7 +229,7 @@ impl Strategy {
         }
     }
 
-    /// As `pick`, with the prices of all candidates by `least_delay::price`, which stay with the caller.
+    /// Like `pick`, with the prices of all candidates by `least_delay::price`, which stay with the caller.
     pub fn pick_priced(
         &mut self,
         ask: &Ask,
@@ -245,8 +244,8 @@ impl Strategy {
         least_delay::pick_priced(ask, candidates, prices, rng)
     }
 
-    /// Picks a worker; none only without candidates. Candidates are in order of worker number, each with a
-    /// share above zero.
+    /// Picks a worker; `None` only without candidates. Candidates are in order of worker number, each with a share
+    /// above zero.
     pub fn pick(&mut self, ask: &Ask, candidates: &[Candidate], rng: &mut Rng) -> Option<Pick> {
         debug_assert!(candidates.is_sorted_by_key(|it| it.worker), "candidates come in order");
         self.prices.clear();

@@ -6,16 +6,16 @@
 //!       + kv     · (1 − usage)                                 free part of its cache
 //! ```
 //!
-//! Each score is in [0, 1] and the highest sum wins. Queue length and usage are the engine's last report;
-//! where all queues are equal every worker gets the full score. If any candidate reports no queue length,
-//! requests in flight stand in for all, because the two do not compare. A worker that reports no usage is
-//! scored by the part of its cache that our requests hold, or as empty if its size is unknown too.
+//! Each score is in [0, 1] and the highest sum wins. Queue length and usage are the engine's last report; if all
+//! queues are equal every worker gets the full score. If any candidate reports no queue length, requests in flight
+//! replace it for all, because the two are not comparable. A worker that reports no usage is scored by the part of
+//! its cache that our requests hold, or as empty if its size is unknown too.
 //!
-//! Left out: how long anything takes. A queue is scored against the other queues, so one waiting request
-//! costs as much as a thousand; between two reports every pick sees the same queues, and a burst runs to one
-//! worker. llm-d reads them every 50 ms, we every second (`probes.interval`); on shared-prefix groups in the
-//! simulator that was a mean time to first token of 0.11 and of 0.70 s. Compare at 50 ms. A worker that warms
-//! up is charged its distance from the full score, divided by its share.
+//! Left out: how long anything takes. A queue is scored against the other queues, so one waiting request costs as
+//! much as a thousand. Between two reports every pick sees the same queues, and a burst goes to one worker. llm-d
+//! reads them every 50 ms, Maitre every second (`probes.interval`). On shared-prefix groups in the simulator the mean
+//! TTFT was 0.11 s and 0.70 s. Compare at 50 ms. A worker that warms up is charged its distance from the full score,
+//! divided by its share.
 
 use maitre_base::{Rng, Tokens};
 
@@ -60,7 +60,7 @@ fn free(candidate: &Candidate) -> f64 {
     1.0 - usage.clamp(0.0, 1.0)
 }
 
-/// The queue lengths of all candidates, in a measure that all of them have.
+/// The queue lengths of all candidates, in a measure that all of them report.
 #[derive(Clone, Copy, Debug)]
 struct QueueLengths {
     reported: bool,
@@ -131,7 +131,7 @@ mod tests {
         check(&[(660, 1, 0.0), (0, 0, 0.0)], (1, Why::CacheTooBusy));
         check(&[(660, 100, 0.0), (0, 0, 0.0)], (1, Why::CacheTooBusy));
         check(&[(660, 1, 0.0), (0, 0, 0.0), (0, 100, 0.0)], (0, Why::Cached));
-        // Where all are equal the cache decides.
+        // If all queues are equal the cache decides.
         check(&[(10, 7, 0.5), (0, 7, 0.5)], (0, Why::Cached));
     }
 

@@ -1,15 +1,15 @@
-//! Prefill deflection (arXiv 2607.02043): a prompt stays at the decode worker if its first token comes sooner there, computed
-//! in chunks so small that no running answer waits longer than a deadline for its next token.
+//! Prefill deflection (arXiv 2607.02043): a prompt stays at the decode worker if its first token comes sooner there.
+//! The worker computes it in chunks so small that no running answer waits longer than a deadline for its next token.
 //!
-//! The paper searches all decode workers; here it is the one that would answer.
+//! The paper searches all decode workers; here only the worker that would answer counts.
 
 use std::time::Duration;
 
 use super::Prospect;
 
-/// Tokens of a chunk at most: an engine's usual batch (vLLM).
+/// Most tokens of a chunk: an engine's usual batch (vLLM).
 const CHUNK_MAX: f64 = 8_192.0;
-/// A smaller chunk is none: every step costs as much as a whole one.
+/// A smaller chunk counts as none: every step costs as much as a whole one.
 const CHUNK_MIN: f64 = 16.0;
 
 pub(super) fn splits(prospect: &Prospect, token_deadline: Duration) -> bool {
@@ -20,10 +20,10 @@ pub(super) fn splits(prospect: &Prospect, token_deadline: Duration) -> bool {
     }
 }
 
-/// Seconds to the first token at the decode worker; none if no chunk fits between its steps.
+/// Seconds to the first token at the decode worker; `None` if no chunk fits between its steps.
 fn here(prospect: &Prospect, deadline: f64) -> Option<f64> {
     let side = &prospect.decode;
-    // Nobody waits for a token there.
+    // No running answer waits for a token there.
     let room = if side.requests == 0 { f64::INFINITY } else { deadline - side.step };
     let chunk = (room / side.step_token).min(CHUNK_MAX);
     if chunk < CHUNK_MIN {

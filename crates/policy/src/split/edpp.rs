@@ -1,26 +1,26 @@
-//! EDPP of llm-d's research (drift plus penalty): sends a prompt away while that shrinks the queues.
+//! EDPP of llm-d's research (drift plus penalty): splits a request while that shrinks the queues.
 //!
-//! Work that joins a long queue grows the sum of squared queues more than work that joins a short one. So the prompt goes
-//! where its seconds of work times the seconds of work before it are fewest, plus the transfer, plus a virtual queue that
-//! grows with each split request whose first token came after its deadline. Published as a description; the weights here
-//! are 1, and one late request in ten is allowed.
+//! Work that joins a long queue grows the sum of squared queues more than work that joins a short one. So the prompt
+//! goes to the lowest cost: its seconds of work times the seconds of work before it, plus the transfer, plus a
+//! virtual queue. That queue grows with each split request whose first token came after its deadline. llm-d published
+//! only a description; the weights here are 1, and one late request in ten is allowed.
 //!
-//! A virtual queue is served with every decision, whatever was decided: each request makes it smaller by what is allowed. If
-//! only split requests did, a rule that has stopped to split would never begin again.
+//! Every decision serves the virtual queue, whether it splits or not: each request shrinks it by what is allowed. If only split
+//! requests did, a rule that has stopped splitting would never begin again.
 
 use super::Prospect;
 
-/// The part of requests that may be split and late.
+/// The part of requests that may be both split and late.
 const ALLOWED: f64 = 0.1;
-/// Chosen: three hundred requests after the last late one, none of them counts.
+/// Chosen: three hundred requests after the last late one, the queue is empty.
 const LATE_MAX: f64 = 30.0;
 
-/// Split requests that were late beyond those allowed.
+/// Late split requests in excess of those allowed.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct LateSplits(f64);
 
 impl LateSplits {
-    /// The first token of a request came; late only if the request was split.
+    /// The first token of a request came; `is_late` only if the request was split.
     pub fn learn(&mut self, is_late: bool) {
         let missed = if is_late { 1.0 } else { 0.0 };
         self.0 = (self.0 + missed - ALLOWED).clamp(0.0, LATE_MAX);

@@ -11,41 +11,41 @@ use super::edpp::{self, LateSplits};
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SplitRule {
-    /// Those for which it is cheaper.
+    /// Splits the requests for which it is cheaper.
     #[default]
     Price,
-    /// All that can.
+    /// Splits every request that can be split.
     Always,
-    /// None.
+    /// Splits none.
     Never,
-    /// As another router does, in replays.
+    /// Splits as another router does, in replays.
     Published(PublishedRule),
 }
 
 /// The rules of other routers. Each has thresholds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PublishedRule {
-    /// llm-d: prompts of which the decode worker lacks so many tokens or more.
+    /// llm-d: prompts of which the decode worker lacks at least this many tokens.
     Threshold(u32),
-    /// Dynamo `isl_bounding`: all but those of which it lacks few tokens, and a small part.
+    /// Dynamo `isl_bounding`: all prompts except those of which the decode worker lacks few tokens and a small part.
     IslBounding,
-    /// Dynamo `prefill_load`: while fewer tokens wait at the prefill worker.
+    /// Dynamo `prefill_load`: while fewer tokens than this wait at the prefill worker.
     PrefillLoad(u32),
-    /// Dynamo `isl_or_load`: where both of these say so.
+    /// Dynamo `isl_or_load`: if both of these say so.
     IslOrLoad(u32),
-    /// TensorRT-LLM: where the decode worker holds nothing, or lacks more tokens.
+    /// TensorRT-LLM: if the decode worker holds nothing, or lacks more tokens than this.
     Unmatched(u32),
-    /// llm-d's research: while it shrinks the queues. With the deadline of a first token in milliseconds.
+    /// llm-d's research: while it shrinks the queues. The number is the TTFT deadline in milliseconds.
     Edpp(u32),
-    /// Where the decode worker would be later, without making its answers wait longer than this, in milliseconds.
+    /// If the decode worker would be later even with chunks that delay its answers by at most this many milliseconds.
     Deflection(u32),
 }
 
-/// Dynamo's defaults: a prompt stays if fewer tokens are lacking, and a smaller part of it.
+/// Dynamo's defaults: a prompt stays if the worker lacks fewer tokens than this, and a smaller part of it.
 const ISL_TOKENS: u64 = 2_048;
 const ISL_RATIO: f64 = 0.7;
 
-/// A request that could be split, as a rule sees it.
+/// A request that can be split, as a rule sees it.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Prospect {
     /// What both ways cost, in seconds.
@@ -54,11 +54,11 @@ pub struct Prospect {
     pub prompt: Tokens,
     /// Tokens that the decode worker lacks.
     pub lacks: Tokens,
-    /// Tokens to prefill at the prefill worker before those of this request.
+    /// Tokens to prefill at the prefill worker before this request's.
     pub prefill_ahead: u64,
     pub decode: DecodeSide,
     pub prefill: PrefillSide,
-    /// Until the KV cache has come, in seconds.
+    /// Seconds until the KV cache has arrived.
     pub transfer: f64,
     pub late: LateSplits,
 }
@@ -66,13 +66,13 @@ pub struct Prospect {
 /// The worker that would answer, in seconds.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct DecodeSide {
-    /// Of prefill that is promised there.
+    /// The promised prefill there.
     pub wait: f64,
     pub requests: u32,
-    /// Of a step with those requests, and of each token prefilled in it.
+    /// A step with those requests, and each token prefilled in it.
     pub step: f64,
     pub step_token: f64,
-    /// To compute what it lacks of the prompt.
+    /// The part of the prompt that it lacks.
     pub prefill: f64,
 }
 
@@ -84,7 +84,7 @@ pub struct PrefillSide {
 }
 
 impl SplitRule {
-    /// When a first token of a split request is late, where the rule goes by that.
+    /// When a first token of a split request counts as late, if the rule uses that.
     pub fn first_token_deadline(self) -> Option<Duration> {
         match self {
             SplitRule::Published(PublishedRule::Edpp(millis)) => Some(Duration::from_millis(millis.into())),
