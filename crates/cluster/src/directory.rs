@@ -29,7 +29,7 @@ pub(crate) use crate::directory::segments::SEGMENTS_MAX;
 
 /// Maximum claims: 9 MB with their tables, which hold seven eighths of a power of two before they double.
 pub(crate) const CLAIMS_MAX: usize = 2 * 28_672;
-/// A prompt that adds less than a segment to what the worker was last sent is not published again for this many
+/// A prompt that adds less than a segment to what the worker was last sent is published again only after this many
 /// deltas: a third of a second under load. Peers miss at most seven blocks of it. Publishing every use of a shared
 /// prefix cost a router three times as much.
 const REPUBLISH_AFTER: u64 = 8;
@@ -38,7 +38,7 @@ const PUBLISHED_MAX: usize = 2 * 7_168;
 /// Maximum links waiting for the next flush. Chosen: 2 MiB, fifty times what a router receives between two flushes.
 const PENDING_LINKS_MAX: usize = 262_144;
 
-/// A worker was sent a chain.
+/// A chain that a worker was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Claim {
     placed: PlacedChain,
@@ -299,7 +299,7 @@ impl CacheDirectory {
         let key = |link: u64| hash::pair(worker, segments::id(link, chain.block));
         let (segments, tail) = chain.links.as_chunks::<SEGMENT_LINKS>();
         let last = chain.links.len() - 1;
-        // The previous prompt of a conversation ended with a known segment or less than a segment after it. A peer
+        // The previous prompt of a conversation ended with a known segment, or less than a segment after it. A peer
         // that missed it asks for later publications and receives this claim instead.
         let first = (known * SEGMENT_LINKS).saturating_sub(1);
         let replaced = chain.links[first..last].iter().take(SEGMENT_LINKS).chain([&chain.links[last]]);

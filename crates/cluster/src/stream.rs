@@ -14,7 +14,7 @@ pub(crate) struct DeltaStream {
     latest: u64,
     /// Bitmap of received deltas: bit 0 is `latest`.
     received: u64,
-    /// The delta after which this router began to listen. Usage from before it is not counted.
+    /// The delta after which this router began to listen. Usage from before it does not count.
     pub(crate) listening_since: Option<u64>,
     /// While deltas are missing, when to ask for them again.
     pub(crate) ask_at: Instant,

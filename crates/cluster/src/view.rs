@@ -127,9 +127,9 @@ impl ClusterView {
 
     /// Decides whether to accept a frame of this router. A new incarnation removes all rows of the old one.
     ///
-    /// A seemingly earlier incarnation is accepted if the later one is over and the earlier one sends heartbeats: its
-    /// clock was set back before it started, or two routers shared a name and this one remains. Snapshots may come
-    /// from storage, so they do not bring a router back.
+    /// A seemingly earlier incarnation is accepted if the later one is over and the earlier one sends heartbeats.
+    /// Then its clock was set back before it started, or two routers shared a name and this one remains. Snapshots
+    /// may come from storage, so they do not bring a router back.
     pub(crate) fn admit(&mut self, now: Instant, head: &Head, body: &Body<'_>) -> Admission {
         let is_heartbeat = matches!(body, Body::Heartbeat(_));
         let is_late = |(last, since): &(Incarnation, Instant)| match last.cmp(&head.incarnation) {
@@ -265,7 +265,8 @@ impl ClusterView {
     ) -> Option<PeerUpdate> {
         let PeerRouter { rows, stream, .. } = self.routers.get_mut(&from)?;
         let forgotten = rows.accounts_forgotten();
-        // The first total of an account counts only if the account began while we listened; else it may cover hours.
+        // The first total of an account counts only if the account began while this router listened; else it may
+        // cover hours.
         let is_new = stream.listening_since.is_some_and(|it| received.first_delta > it);
         let more = rows.set_account(own_rows::row_key(model, tenant), received);
         if rows.accounts_forgotten() > forgotten {

@@ -86,7 +86,7 @@ impl ParkedPlacements {
         self.queue.iter().filter(|it| it.tries < REQUESTS_MAX).map(|it| it.origin.ask_at).min()
     }
 
-    /// Requests that are due now, each segment once. Drops prompts whose requests are used up.
+    /// Requests that are due now, each segment once. Drops prompts that have used up their requests.
     pub(crate) fn due_requests(&mut self, now: Instant, requests: &mut Vec<SegmentRequest>) {
         let before = self.queue.len();
         self.queue.retain(|it| it.origin.ask_at > now || it.tries < REQUESTS_MAX);

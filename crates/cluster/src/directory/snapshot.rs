@@ -32,7 +32,7 @@ impl CacheDirectory {
         let (mut bytes, mut expanded_links, mut chosen) = (0, 0, Vec::new());
         for claim in self.newest_first(scope) {
             if !run.collect_path(claim.segment) {
-                // Its segments were evicted; it will be too.
+                // Its segments were evicted; the claim will be too.
                 continue;
             }
             bytes += CLAIM_BYTES + 8 * claim.tail().len() + run.bytes();

@@ -300,7 +300,7 @@ fn a_directory_snapshot_is_self_contained_and_oldest_first() {
     assert_eq!(received[1].links, links(0, 37));
     assert_eq!(received[99].links, links(49, 37));
     assert_eq!(receive(&mut b, STORED, &frames), [], "known already");
-    // Passed on by a directory that only received it: a claim outlives its router.
+    // Forwarded by a directory that only received it: a claim outlives its router.
     let mut c = directory();
     assert_eq!(receive(&mut c, STORED, &snapshot_of(&b, SnapshotScope::All, usize::MAX)), received);
     assert!(snapshot_of(&b, SnapshotScope::OursSince(0), usize::MAX).is_empty(), "none of it is b's own");

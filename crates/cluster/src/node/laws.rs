@@ -2,7 +2,7 @@
 //! view.
 //!
 //! Nodes run in virtual time over a network that a script cuts, delays and heals. Their state is compared by a dump
-//! in a fixed order: the rows of every live router, and the links that each worker is believed to hold.
+//! in a fixed order: the rows of every live router, and the links in each worker's predicted cache.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -333,8 +333,9 @@ impl Net {
     }
 }
 
-/// A cut right at the start loses both the first delta of `a` and `b`'s chance to notice it before its next hello, which
-/// tells `a` that `b` lacks nothing. So `a` does not answer that hello, and `b` must ask as soon as it learns of the gap.
+/// A cut right at the start loses the first delta of `a`. It also keeps `b` from noticing that before its next hello,
+/// which tells `a` that `b` lacks nothing. So `a` does not answer that hello, and `b` must ask as soon as it learns
+/// of the gap.
 #[test]
 fn a_gap_that_appears_after_a_hello_is_repaired_without_waiting_for_the_next_one() {
     let mut net = Net::new(3, 0);

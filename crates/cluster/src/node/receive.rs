@@ -46,8 +46,8 @@ impl Node {
         }
     }
 
-    /// Applies a stored frame. Its sender may be long gone: only its cache directory is applied, because caches
-    /// outlive routers.
+    /// Applies a stored frame. Its sender may be long gone, so only its cache directory is applied: caches outlive
+    /// routers.
     pub fn receive_stored(
         &mut self,
         now: Instant,

@@ -110,7 +110,7 @@ impl Node {
         if self.requests.wants_directory && is_over(self.requests.directory_sent_at, DIRECTORY_INTERVAL, now)
         {
             (self.requests.wants_directory, self.requests.directory_sent_at) = (false, Some(now));
-            // Replaces what is left of an earlier snapshot.
+            // Replaces the rest of an earlier snapshot.
             self.requests.directory_frames = self.directory_snapshot().into();
         }
         let count = self.requests.directory_frames.len().min(DIRECTORY_FRAMES_PER_FLUSH);
