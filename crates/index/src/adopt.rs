@@ -1,20 +1,20 @@
 //! Learns blocks that an engine stored before we followed its events, from requests that hit them.
 //!
 //! Such a request stores only what follows its hit, under a parent whose name we have never seen: the store is
-//! parked. But we sent the request and know its prompt. Its stores end with its last full block, so a parked
-//! chain of K blocks begins about K blocks before the prompt's end, and must have the same tokens from there
-//! on. The unknown parent is the block before, and the engine holds everything up to it, or there would have
-//! been no hit. Without this, a system prompt that is older than the router would keep every request's blocks
-//! unplaced for as long as it is in use.
+//! parked. But we sent the request and know its prompt. Its stores end with its last full block. So a parked chain of
+//! K blocks begins about K blocks before the prompt's end, and must have the same tokens from there on. The unknown
+//! parent is the block before. The engine holds everything up to it, or there would have been no hit. Without this, a
+//! system prompt that is older than the router would keep every request's blocks unplaced for as long as it is in
+//! use.
 //!
 //! Two prompts with equal ends and different beginnings can be confused while both are being computed. Then
 //! the names are wrong and the blocks are not: the worker has just computed this prompt. They are forgotten
 //! when the engine removes the name, or uses it for another block.
 //!
 //! The names of the parent's ancestors stay unknown. They are held under names of our own until the parent is
-//! removed: engines evict the end of a prefix first. That may be too early; then the next hit teaches it anew.
+//! removed: engines evict the end of a prefix first. That may be too early; then the next hit restores it.
 //!
-//! Not for pages smaller than our blocks: a hit may end inside a block there, whose hash we do not have.
+//! It does not work for pages smaller than our blocks: a hit may end inside a block there, whose hash we do not have.
 
 use maitre_base::{Tier, WorkerId};
 
@@ -23,7 +23,7 @@ use crate::parked::Waiting;
 use crate::reported::Applied;
 use crate::table::Chain;
 
-/// Positions tried for one prompt. Chosen: each takes eight multiplications that wait for each other, so all take about
+/// Positions tried for one prompt. Chosen: each takes eight multiplications, one after the other, so all take about
 /// 30 µs.
 const TRIES_MAX: usize = 2_048;
 
@@ -47,7 +47,7 @@ impl Index {
         self.finish(id, applied)
     }
 
-    /// A parent that parked stores wait for and this chain has, and how many blocks the chain has up to it.
+    /// A parent that parked stores wait for and that this chain has, and the number of blocks up to it.
     fn parent_in(&self, id: WorkerId, chain: Chain<'_>) -> Option<(u64, usize)> {
         let worker = self.workers.get(id.index())?.as_deref()?;
         let mut tries = TRIES_MAX;
@@ -55,7 +55,7 @@ impl Index {
             if waiting.block_tokens != chain.block_tokens || waiting.tier != Tier::Gpu {
                 continue;
             }
-            // After the prompt come the blocks of the response, if the first token is long out.
+            // The blocks of the response come after the prompt, if the first token came long ago.
             let first = chain.prefixes.len().saturating_sub(blocks).max(1);
             for depth in first..chain.prefixes.len() {
                 tries = tries.checked_sub(1)?;

@@ -41,7 +41,7 @@ impl Adopted {
     }
 }
 
-/// Our name for a block whose own is unknown.
+/// Our name for a block whose engine name is unknown.
 pub(crate) fn name_of(hash: u64) -> u64 {
     mix(hash ^ 0x6164_6F70_7465_6421)
 }

@@ -1,12 +1,12 @@
 //! The order in which each worker's engine would evict its blocks: those that requests have used.
 //!
-//! An engine evicts the least recently used block first, and of one prompt the last block first. So each
-//! worker has a list from oldest to newest, and a request moves its path to the newest end, deepest first. An
-//! entry is what one worker is believed to hold of one run; all its blocks have the same history, because the
-//! table splits a run where histories differ.
+//! An engine evicts the least recently used block first, and within one prompt the last block first. So each worker
+//! has a list from oldest to newest, and a request moves its path to the newest end, deepest first. An entry is what
+//! one worker is predicted to hold of one run. All its blocks have the same history, because the table splits a run
+//! where histories differ.
 //!
-//! The order is that of the requests as they were sent, so it is the engine's order at the time when the last of them has its
-//! turn. The blocks that will not fit by then are *leaving*: the oldest ones. Only the newest entry with such blocks may have
+//! The order is that in which requests were sent, so it is the engine's order once the last of them runs. The blocks
+//! that will not fit by then are *leaving*: the oldest ones. Only the newest entry with such blocks may also have
 //! others.
 
 use crate::holders::WorkerMasks;
@@ -34,7 +34,7 @@ pub(crate) struct Belief {
     pub(crate) used_at: Instant,
     /// The request that was to compute it.
     pub(crate) author: Stamp,
-    /// When a request that uses it produced its first token; none while it is not known to exist.
+    /// When a request that uses it produced its first token; `None` while it is not known to exist.
     pub(crate) settled: Option<Moment>,
 }
 
@@ -58,9 +58,9 @@ struct Ends {
     oldest: u32,
     newest: u32,
     blocks: u32,
-    /// Those of them that are not reported.
+    /// How many of them are not reported.
     unreported: u32,
-    /// Those of them that are leaving, and the newest entry that has any.
+    /// How many of them are leaving, and the newest entry that has any.
     leaving_blocks: u32,
     leaving: u32,
 }

@@ -2,9 +2,9 @@
 //! blocks that still do not fit.
 //!
 //! A clock hand cycles through all workers' names and evicts those whose runs were looked up or stored least
-//! recently. Before each cycle a sample of runs gives the age of the coldest quarter. A run is as recent as
-//! the deepest look-up that passed it, so heads outlive their tails. One call moves the hand a bounded
-//! distance. If that frees too little, the new block is dropped and counted: the budget is never exceeded.
+//! recently. Before each cycle a sample of runs gives the age of the coldest quarter. A run is as recent as the
+//! deepest look-up that passed it, so heads outlive their tails. One call moves the hand a bounded distance. If that
+//! frees too little, the index drops and counts the new block: it never exceeds the budget.
 
 use crate::Index;
 use crate::predicted::PredictionWriter;

@@ -1,9 +1,9 @@
 //! Which worker's engine has stored which chunk.
 //!
-//! No engine reports this, so it is what a worker has prefilled, the least recently used forgotten first, within the
-//! believed size of its store. One entry is one chunk at one worker. It stands in two lists: the holders of its chunk,
-//! for look-ups, and the chunks of its worker in order of use, for eviction. Only workers whose engines reuse chunks
-//! are in here.
+//! No engine reports this. So it is what a worker has prefilled, within the estimated size of its store; the least
+//! recently used chunks are dropped first. One entry is one chunk at one worker. It stands in two lists: the holders
+//! of its chunk, for look-ups, and the chunks of its worker in order of use, for eviction. Only workers whose engines
+//! reuse chunks appear here.
 
 use maitre_base::WorkerId;
 use maitre_base::hash::NumberMap;
@@ -12,12 +12,12 @@ use crate::chunks::PromptChunk;
 
 /// Bytes of an entry, with its part of the map.
 const ENTRY_BYTES: usize = 64;
-/// Assumed until the engine reports the size of its cache: as for prefixes.
+/// Assumed until the engine reports the size of its cache, as for prefixes.
 const CAPACITY_DEFAULT: u64 = 131_072;
 
-/// So many units between two held chunks count as held: there two documents meet, and the chunks in between are of this
-/// prompt alone. A border spans one to three chunks, of 48 tokens on average. Of four documents of 500 tokens in another
-/// order, 94 % is found with it and 80 % without.
+/// A gap of at most this many units between two held chunks counts as held: two documents meet there, and the chunks
+/// in the gap exist only in this prompt. A border spans one to three chunks, of 48 tokens on average. With it 94 % of
+/// four documents of 500 tokens in another order are found, without it 80 %.
 const BRIDGED_MAX: u64 = 192;
 
 /// No entry.
@@ -54,7 +54,7 @@ pub struct ChunkHoldings {
     free: Vec<u32>,
     /// The first holder of each chunk.
     holders: NumberMap<u32>,
-    /// By worker id; none for workers that reuse no chunks.
+    /// By worker id; `None` for workers that reuse no chunks.
     stores: Vec<Option<Store>>,
     entries_max: usize,
 }
@@ -68,7 +68,7 @@ pub struct ReusedUnits {
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Reuse {
-    /// Where its prefix ends, or the last chunk that it holds.
+    /// The end of its prefix, or of the last chunk that it holds.
     end: u64,
     units: u64,
 }
@@ -85,7 +85,7 @@ impl ReusedUnits {
 }
 
 impl ChunkHoldings {
-    /// All workers together take at most so much memory.
+    /// All workers together take at most this much memory.
     pub fn new(budget_bytes: usize) -> ChunkHoldings {
         ChunkHoldings {
             entries: Vec::new(),
@@ -122,7 +122,7 @@ impl ChunkHoldings {
         let places = self.stores.len().max(worker.index() + 1);
         self.stores.resize(places, None);
         self.stores[worker.index()] = Some(Store::EMPTY);
-        // Every worker has an equal part of the memory: those before get less.
+        // Every worker has an equal part of the memory, so existing workers get less.
         (0..places).for_each(|it| self.trim(WorkerId(it as u32)));
     }
 
@@ -140,7 +140,7 @@ impl ChunkHoldings {
         }
     }
 
-    /// The store is believed to have room for so many tokens.
+    /// Sets the estimated room of the store, in tokens.
     pub fn set_capacity(&mut self, worker: WorkerId, tokens: u64) {
         if let Some(store) = self.stores.get_mut(worker.index()).and_then(Option::as_mut) {
             store.capacity = tokens;
@@ -148,7 +148,7 @@ impl ChunkHoldings {
         }
     }
 
-    /// The worker has prefilled these: they are the most recently used ones.
+    /// The worker has prefilled these chunks: they are now the most recently used.
     pub fn hold(&mut self, worker: WorkerId, chunks: &[PromptChunk]) {
         if self.store(worker).is_none() {
             return;
@@ -163,7 +163,7 @@ impl ChunkHoldings {
                 None => self.add(worker, chunk.hash, chunk.end.saturating_sub(begin)),
             }
             begin = chunk.end;
-            // Now and not at the end, so that no prompt takes more than its worker's part of the memory.
+            // Trim now and not at the end, so that no prompt takes more than its worker's part of the memory.
             self.trim(worker);
         }
     }

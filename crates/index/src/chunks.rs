@@ -1,14 +1,14 @@
 //! Chunks: a prompt cut by its content, so that a document gives the same chunks wherever it stands.
 //!
-//! A prefix hash covers everything before it. For an engine that reuses KV at any position, that is too much: the same
-//! documents in another order share no prefix. A chunk is named by its own content alone. It ends where a rolling hash
-//! of the last `WINDOW` units has a certain value, which does not depend on where the text begins. So after a border
-//! between two documents the cuts are the same again within a chunk or two.
+//! A prefix hash covers everything before it. For an engine that reuses KV at any position, that is too much: the
+//! same documents in another order share no prefix. A chunk is named by its own content alone. It ends where a
+//! rolling hash of the last `WINDOW` units has a certain value, wherever the text begins. So after a border between
+//! two documents the cuts are the same again within a chunk or two.
 //!
-//! No separator is needed, and none is looked for: engines cut where they are configured to, and a router need not know
-//! where. What it loses is the chunk that spans a border.
+//! This needs no separator and looks for none: engines cut where they are configured to, and a router need not know
+//! where. It loses only the chunk that spans a border.
 //!
-//! Left out: the tail that ends no chunk. It is the question, as a rule, which no prompt repeats.
+//! Left out: the tail that ends no chunk. It is usually the question, which no other prompt repeats.
 
 use maitre_base::hash;
 
@@ -22,9 +22,10 @@ pub struct PromptChunk {
     pub end: u32,
 }
 
-/// Tokens in a chunk: at least, on average after those, and at most. Of four documents in another order, 94 % is found again
-/// if they have 500 tokens each, 98 % with 2,000. With twice the length it was 79 and 95 %, with half of it and twice
-/// the entries 2 % more at most. 300,000 tokens of a cache are 6,000 entries.
+/// Tokens in a chunk: the minimum, the mean after that as a power of two, and the maximum. Of four documents in
+/// another order, 94 % is found again if they have 500 tokens each, 98 % with 2,000. With twice the length it was 79
+/// and 95 %. With half of it and twice the entries it was at most 2 % more. 300,000 tokens of a cache are 6,000
+/// entries.
 const TOKENS: Lengths = Lengths { min: 16, mean_bits: 5, max: 512 };
 /// The same in bytes of text, four for a token.
 const BYTES: Lengths = Lengths { min: 4 * TOKENS.min, mean_bits: TOKENS.mean_bits + 2, max: 4 * TOKENS.max };
@@ -35,7 +36,7 @@ const WINDOW: u32 = u32::BITS;
 #[derive(Clone, Copy)]
 struct Lengths {
     min: u32,
-    /// One unit in two to the power of this ends a chunk.
+    /// One unit in 2 to the power of this ends a chunk.
     mean_bits: u32,
     max: u32,
 }
@@ -83,8 +84,8 @@ pub fn cut(root: Root, tokens: &[u32]) -> Vec<PromptChunk> {
     chunks
 }
 
-/// Cuts text as it comes. Its units are words of four bytes, but it is cut between any two bytes: the same text seldom
-/// stands at the same place in a word.
+/// Cuts text as it arrives. Its units are words of four bytes, but it may cut between any two bytes: the same text
+/// seldom has the same alignment.
 pub struct TextChunks {
     seed: u64,
     borders: Borders,
@@ -167,7 +168,7 @@ mod tests {
         chunks.end()
     }
 
-    /// The part of the second prompt that a worker could reuse which has prefilled the first.
+    /// The part of the second prompt that a worker could reuse after it has prefilled the first.
     fn part_found(first: &[PromptChunk], second: &[PromptChunk], units: usize) -> f64 {
         let (mut holdings, mut reused) = (ChunkHoldings::new(1 << 20), ReusedUnits::default());
         holdings.join(WorkerId(0));

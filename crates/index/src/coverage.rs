@@ -1,19 +1,19 @@
 //! Whether it still matters what an engine stored before we followed its events.
 //!
-//! A block that was stored before is invisible until a request hits it and stores more: that event names a
-//! parent we do not know. So the events themselves tell how much of an engine's present work builds on
-//! unknown blocks. Blocks without a known position are *unplaced*. Once at most one stored token in twenty is
-//! unplaced over a whole window, a prediction that no event confirms is more likely wrong than unknown, and
-//! the events count as complete.
+//! A block that was stored before is invisible until a request hits it and stores more: that event names a parent we
+//! do not know. So the events themselves show how much of an engine's present work builds on unknown blocks. Blocks
+//! without a known position are *unplaced*. The events count as complete once at most one stored token in twenty is
+//! unplaced over a whole window. From then on, a prediction that no event confirms is more likely wrong than unknown.
 //!
 //! The window is the engine's capacity: by then an engine that evicts the least recently used block first has
 //! evicted every block that was stored before and not used since. It is never more than `WINDOW_TOKENS_MAX`,
 //! or a large cache with little traffic would stay unknown for hours.
 //!
-//! After a gap in the events, some removals and some parents are unknown for good, and where gaps are frequent, so it is with
-//! every prefix. Reports are left aside then, and the worker is one without events, until the engine has stored several
-//! times what it holds without another gap. When they counted from the gap on, beside predictions that nothing removed, one
-//! batch lost in fifty made the mean TTFT 1.6 times that of a router without events (conversation trace, 1.2×).
+//! After a gap in the events, some removals and some parents are unknown for good. With frequent gaps that is true of
+//! every prefix. The index then sets reports aside, and treats the worker as one without events, until the engine has
+//! stored several times its capacity without another gap. When reports counted from the gap on, beside predictions
+//! that nothing removed, one batch lost in fifty made the mean TTFT 1.6 times that of a router without events
+//! (conversation trace, 1.2×).
 
 use std::ops::RangeInclusive;
 
@@ -24,17 +24,17 @@ const WINDOW_TOKENS_MAX: u64 = 131_072;
 /// unplaced until its first token (`adopt.rs`), so a busy engine always has some.
 const UNPLACED_DIVISOR: u64 = 20;
 
-/// How often an engine fills its cache without a gap before its reports count again, and what counts as the size of a cache.
-/// Chosen: the smallest is more than a hundred steps of prefill, so that one batch lost in fifty leaves hardly any such
-/// stretch; the largest is minutes of a busy engine, whose cache may be larger.
+/// How many times an engine must fill its cache without a gap before its reports count again, and the range of cache
+/// sizes for that. Chosen: the smallest is more than a hundred steps of prefill, so that one batch lost in fifty
+/// leaves hardly any such stretch. The largest is minutes of a busy engine, whose cache may be larger.
 const CALM_CACHES: u64 = 8;
 const CALM_TOKENS: RangeInclusive<u64> = 131_072..=1_048_576;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Coverage {
-    /// Tokens stored since the last gap, while reports are left aside for it.
+    /// Tokens stored since the last gap, while reports are set aside for it.
     since_gap: Option<u64>,
-    /// Of the present window.
+    /// The present window.
     now: Window,
     last: Option<Window>,
     is_complete: bool,
@@ -56,7 +56,7 @@ impl Coverage {
         self.since_gap.is_some()
     }
 
-    /// Blocks with so many tokens were stored while reports are left aside. Returns whether the next reports count.
+    /// Blocks with this many tokens were stored while reports are set aside. Returns whether the next reports count.
     pub(crate) fn calmed(&mut self, tokens: u64, capacity_tokens: u64) -> bool {
         let calm = CALM_CACHES * capacity_tokens.clamp(*CALM_TOKENS.start(), *CALM_TOKENS.end());
         let since_gap = self.since_gap.unwrap_or(0) + tokens;
@@ -69,7 +69,7 @@ impl Coverage {
         self.is_complete
     }
 
-    /// Blocks with so many tokens were stored, and of these so many are unplaced.
+    /// Blocks with this many tokens were stored, of which `unplaced_tokens` are unplaced.
     pub(crate) fn stored(&mut self, tokens: u64, unplaced_tokens: u64, capacity_tokens: u64) {
         self.now.tokens += tokens;
         self.now.unplaced_tokens += unplaced_tokens;

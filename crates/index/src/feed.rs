@@ -6,10 +6,11 @@
 //! reconnect. So a replay starts at the last message we applied and must return the same bytes, which include
 //! a time stamp. Any other bytes mean that everything we hold comes from a process that is gone.
 //!
-//! What an earlier process held is cleared: a wrong block costs a prefill for every request that it attracts.
-//! After a gap in the messages of one process, most of what it held is still there. It is doubted then: the
-//! index keeps it as a prediction, and decides when later messages count again. Clearing it cost far more: with one message in a hundred lost, agents had
-//! their first token after 9.9 s instead of 0.9. After either, the feed continues with partial knowledge.
+//! The feed clears what an earlier process held: a wrong block costs a prefill for every request that it attracts.
+//! After a gap in the messages of one process, most of what it held is still there. The feed then doubts it: the
+//! index keeps it as a prediction, and decides when later messages count again. Clearing it cost far more: with one
+//! message in a hundred lost, agents had their first token after 9.9 s instead of 0.9. After either, the feed
+//! continues with partial knowledge.
 //!
 //! This is pure: `on` takes what happened, `next_action` returns what to do. It returns one action at a time,
 //! so that an unreadable payload can still change the next action. The owner has the sockets and decodes
@@ -26,8 +27,8 @@ mod trust;
 
 pub use trust::Trust;
 
-/// Maximum messages held while a replay runs. Chosen: ten seconds of an engine's steps. Any further message
-/// is dropped and later shows as a gap.
+/// Maximum messages held while a replay runs. Chosen: ten seconds of an engine's steps. The feed drops further
+/// messages, which later show as a gap.
 pub const HELD_MAX: usize = 1024;
 
 /// The same limit in bytes, because a payload may be large. Chosen: engine steps publish about 10 kB each.
@@ -94,14 +95,14 @@ pub enum Input<T> {
     Quiet,
 }
 
-/// What the owner must do.
+/// The owner's next step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action<T> {
     Apply(Numbered<T>),
     /// Forget everything this worker holds, and what is known of its engine's process.
     Clear,
-    /// Something is missing for good, of the same process: what this worker reported may be outdated. Everything that
-    /// follows starts from nothing.
+    /// Something of the same process is missing for good: what this worker reported may be outdated. The messages
+    /// that follow start from nothing.
     Doubt,
     /// Request all messages from this number on, drop any running replay, and report the result under this
     /// id.
@@ -324,7 +325,7 @@ impl<T: AsRef<[u8]>> Feed<T> {
         }
     }
 
-    /// When to send a `Tick`, if at all.
+    /// When to send a `Tick`; `None` for never.
     pub fn deadline(&self) -> Option<Instant> {
         match self.link {
             Link::Asked { deadline, .. } => Some(deadline),

@@ -1,11 +1,11 @@
 //! Maps the prefix hash of a run's first block to the run.
 //!
-//! An open-addressing table of eight-byte words: half scrambled hash, half run number. The half hash also
-//! decides the home place, so deletion can close gaps without reading the runs. A match is not proof: the
-//! caller compares the run. The home place is the first of a cache line, so one fetch nearly always decides
-//! whether a hash is present. (A separate array with one byte of each word, an eighth of the size, was faster
-//! for misses and slower for hits. Stores and prompts where they may leave the known ones ask a filter of that size first.)
-//! There are many small shards because each grows alone; one table that doubles at once would exceed the budget.
+//! An open-addressing table of eight-byte words: half scrambled hash, half run number. The half hash also decides the
+//! home place, so deletion can close gaps without reading the runs. A match is not proof: the caller compares the
+//! run. The home place is the first of a cache line, so one fetch nearly always decides whether a hash is present. (A
+//! separate array with one byte of each word, an eighth of the size, was faster for misses and slower for hits.
+//! Stores, and prompts at the point where they may leave the known ones, ask a filter of that size first.) There are
+//! many small shards because each grows alone; one table that doubles at once would exceed the budget.
 
 use crate::holders::RUN_BLOCKS;
 
@@ -17,7 +17,7 @@ const LINE_BYTES: usize = LINE * size_of::<u64>();
 const PROMPT_SHARD_BITS: u32 = 3;
 const SHARD_BITS: u32 = 6;
 
-/// Where in its chain a run begins. In the order of the tables.
+/// Where in its chain a run begins, in the order of the tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RunStart {
     /// Where chains diverge.
@@ -39,9 +39,9 @@ impl RunStart {
     }
 }
 
-/// The heads of all runs, in a table for each place where runs begin. A look-up that leaves what prompts share asks only the
-/// one of heads in between, a fourth of all where conversations have 500 blocks, and so does nearly every stored block: it and
-/// its filter stay in the CPU's cache more often.
+/// The heads of all runs, with one table for each kind of start. A look-up that leaves the shared part of prompts
+/// asks only the `Between` table, which has a fourth of all heads if conversations have 500 blocks. Nearly every
+/// stored block does the same. So that table and its filter stay in the CPU's cache more often.
 #[derive(Debug)]
 pub(crate) struct RunHeads([Heads; 3]);
 
@@ -55,7 +55,7 @@ impl RunHeads {
         &self.0[start as usize]
     }
 
-    /// Of runs that begin at this depth. Without a branch, which a look-up would often mispredict.
+    /// The table of runs that begin at this depth. Without a branch, which a look-up would often mispredict.
     #[inline]
     pub(crate) fn at(&self, depth: usize) -> &Heads {
         &self.0[usize::from(depth.is_multiple_of(RUN_BLOCKS)) + usize::from(depth == 0)]
@@ -69,7 +69,8 @@ impl RunHeads {
     /// Whether there may be a run under this hash that begins at this depth.
     #[inline]
     pub(crate) fn may_have(&self, hash: u64, depth: usize) -> bool {
-        // With a branch: of the blocks that are stored nearly all are in between, and where the table is comes from a register.
+        // With a branch: nearly all stored blocks are in between, and the address of that table comes from a
+        // register.
         match RunStart::at(depth) {
             RunStart::Between => self.of(RunStart::Between).may_have(hash),
             start => self.of(start).may_have(hash),
@@ -171,8 +172,7 @@ impl Heads {
         self.words * size_of::<u64>() + self.shards.capacity() * size_of::<Shard>()
     }
 
-    /// Upper bound of the growth from inserting a few hashes: all shards may be about to grow, one after the
-    /// other.
+    /// Upper bound of the growth from inserting a few hashes: all shards may be about to grow, one after the other.
     pub(crate) fn bytes_to_grow(&self) -> usize {
         let (all, one) = (self.words / 2, (self.words * 3) >> self.shard_bits);
         (all + one) * size_of::<u64>() + self.shards.len() * 2 * LINE_BYTES
@@ -274,7 +274,7 @@ impl Shard {
         self.filter_again(home);
     }
 
-    /// Filters the line that begins here by the words that are left.
+    /// Computes the filter of the line that begins here from the words that are left.
     fn filter_again(&mut self, home: usize) {
         let (mut at, mut filter) = (home, 0);
         while self.words[at] != 0 {
@@ -286,7 +286,7 @@ impl Shard {
     }
 }
 
-/// Chosen by the lowest bits: those that decide the home are the highest. Of 3,000 hashes that are not there, 24 get through.
+/// Chosen by the lowest bits, because the highest decide the home. Of 3,000 absent hashes, 24 pass.
 #[inline]
 fn filter_bits(tag: u32) -> u64 {
     1 << (tag % 64) | 1 << (tag >> 6 & 63) | 1 << (tag >> 12 & 63)

@@ -33,8 +33,8 @@ pub(crate) struct WorkerMasks {
     pub(crate) predicted: Mask,
     /// In the CPU or disk tier.
     pub(crate) lower: Mask,
-    /// Predicted blocks from this one on are leaving: the engine will have evicted them before a request that comes now has
-    /// its turn.
+    /// From this one on, predicted blocks are leaving: the engine will have evicted them before a request that
+    /// arrives now runs.
     staying: u8,
 }
 
@@ -43,7 +43,7 @@ impl WorkerMasks {
         WorkerMasks { slot, belief: NONE, gpu: 0, lower: 0, predicted: 0, staying: RUN_BLOCKS as u8 }
     }
 
-    /// On the GPU when a request that comes now has its turn.
+    /// On the GPU when a request that arrives now runs.
     #[inline]
     pub(crate) fn near(&self) -> Mask {
         (self.gpu | self.predicted) & !self.leaving()
@@ -71,7 +71,7 @@ impl WorkerMasks {
         self.gpu == full && usize::from(self.staying) == RUN_BLOCKS
     }
 
-    /// Up to so many more blocks are leaving, the last ones first.
+    /// Marks up to this many more blocks as leaving, the last ones first.
     pub(crate) fn leave(&mut self, blocks: u32) {
         let staying = self.predicted & low(usize::from(self.staying));
         if blocks > 0 && staying != 0 {
@@ -79,7 +79,7 @@ impl WorkerMasks {
         }
     }
 
-    /// Up to so many blocks are no longer leaving, the first ones first.
+    /// Marks up to this many blocks as no longer leaving, the first ones first.
     pub(crate) fn stay(&mut self, blocks: u32) {
         let leaving = self.leaving();
         if blocks >= leaving.count_ones() {
@@ -90,7 +90,7 @@ impl WorkerMasks {
     }
 }
 
-/// The position of the bit with so many set bits below it. There must be one.
+/// The position of the bit that has `below` set bits below it. There must be one.
 fn nth_bit(mask: Mask, mut below: u32) -> u32 {
     let (mut at, mut width) = (0, RUN_BLOCKS as u32 / 2);
     while width > 0 {
@@ -222,7 +222,7 @@ impl Holders {
                 },
                 ..*share
             };
-            // A part in which nothing is leaving says so, or blocks that it gets later would be leaving at once.
+            // A part in which nothing is leaving must say so, or blocks that it gets later would be leaving at once.
             left.stay(0);
             right.stay(0);
             first.update(share.slot, low(blocks), |it| *it = left);

@@ -19,7 +19,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IndexSettings {
-    /// Everything that the index allocates; at least `BUDGET_MIN`.
+    /// Limit for everything that the index allocates; at least `BUDGET_MIN`.
     pub budget_bytes: usize,
     /// Randomises positions in tables; never changes a result.
     pub seed: u64,
@@ -161,7 +161,7 @@ impl Index {
         writer.write(moment, chain)
     }
 
-    /// How many leading blocks of this chain the worker holds without those that only that request predicts.
+    /// How many leading blocks of this chain the worker holds, without those that only this request predicts.
     pub fn held_without(&mut self, id: WorkerId, chain: Chain<'_>, predicted_blocks: PredictedBlocks) -> u32 {
         let writer = self.prediction_writer(id, 0);
         writer.map_or(0, |mut it| it.held_without(chain, predicted_blocks) as u32)
@@ -249,15 +249,15 @@ impl Index {
             if writer.worker.source == CacheSource::Reported {
                 left = writer.fade(now, left);
             }
-            // The next worker is the first one next time.
+            // The next tick begins with the next worker.
             if left == 0 {
                 return;
             }
         }
     }
 
-    /// Records that the worker's engine, which serves `model`, has stored these blocks. What it wrote to a store that it
-    /// shares is none of its own.
+    /// Records that the worker's engine, which serves `model`, has stored these blocks. Blocks in a store that it
+    /// shares do not count as its own.
     pub fn store(&mut self, id: WorkerId, model: &str, stored: &StoredBlocks<'_>) -> Applied {
         let mut applied = Applied::default();
         if stored.tier == Tier::Shared {
@@ -286,7 +286,7 @@ impl Index {
         self.workers.get(id.index()).and_then(Option::as_ref).is_some_and(|it| it.coverage.is_left_aside())
     }
 
-    /// A report that does not count, because others were lost lately. Perhaps the next one does.
+    /// A report that does not count, because others were lost lately. The next one may count again.
     fn leave_aside(&mut self, id: WorkerId, stored: &StoredBlocks<'_>) {
         let stamp = self.stamp;
         if let Some(Some(worker)) = self.workers.get_mut(id.index())
@@ -324,11 +324,12 @@ impl Index {
         applied
     }
 
-    /// A gap in the worker's reports cannot be filled. What it reported is no longer certain, and becomes a prediction: the
-    /// least recently used are evicted. Its reports are left aside until there has been no gap for long.
+    /// A gap in the worker's reports cannot be filled. What it reported is no longer certain and becomes a
+    /// prediction, in which the least recently used blocks are evicted. Its reports are set aside until there has
+    /// been no gap for long.
     pub fn doubt_reported(&mut self, id: WorkerId) {
         if self.is_left_aside(id) {
-            // What is left are predictions, and their order is better than one that is made from reports.
+            // Only predictions are left, and their order is better than one made from reports.
             return self.set_coverage(id, Coverage::after_gap());
         }
         let seed = mix(self.seed ^ u64::from(id.0) << 32);

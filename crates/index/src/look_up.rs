@@ -64,7 +64,7 @@ struct Stretch<'a> {
 }
 
 impl Stretch<'_> {
-    /// Records which workers drop out here. False if none is left.
+    /// Records which workers drop out here. Returns false if none is left.
     #[inline]
     fn meet(&self, out: &mut Holdings) -> bool {
         let mut left = 0;
@@ -123,7 +123,7 @@ fn plane(run: &BlockRun, word: usize) -> Plane {
         Holders::One(share) if share.slot as usize / 64 == word => {
             let (full, bit) = (low(run.len()), share.slot % 64);
             let present = 1 << bit;
-            // Usually, and then the other masks, which are in another cache line, are not needed.
+            // The usual case: then the other masks, which are in another cache line, are not needed.
             if share.is_whole(full) {
                 return Plane { present, near: present, any: present };
             }

@@ -7,15 +7,15 @@
 //! caches. A table of the entries themselves has four times as many lines for as many names: stores took 1.4 times
 //! as long with it, removals 1.6 times.
 //!
-//! A line of the table has 15 words, and counts the names that it had no place for. They are in one of the next
-//! lines, and a search goes on there only if the count is not zero. So a removal needs no other name's entry.
+//! A line of the table has 15 words, and counts the names for which it had no room. Those are in one of the next
+//! lines, and a search continues there only if the count is not zero. So a removal needs no other name's entry.
 
 use maitre_base::Tier;
 
 /// Words of a line that are in use before the table grows. More would make a second line frequent.
 const LINE_NAMES: usize = 12;
 const LINE_WORDS: usize = 15;
-/// Two hundred million names. A word has to have the number of the entry and a few bits of its hash.
+/// Two hundred million names. A word must hold the number of the entry and a few bits of its hash.
 const LINES_MAX: usize = 1 << 24;
 /// Entries per page of the list, as a power of two.
 const PAGE_SHIFT: u32 = 7;
@@ -60,7 +60,7 @@ impl Name {
     }
 }
 
-/// A cache line of the table. The words that are in use come first.
+/// A cache line of the table. The used words come first.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
 struct Line {
@@ -92,14 +92,14 @@ const EMPTY: Line = Line { words: [0; LINE_WORDS], used: 0, passed: 0, moved: 0 
 #[derive(Clone, Debug)]
 pub(crate) struct Names {
     lines: Vec<Line>,
-    /// Packed entries. One without copies is an empty place, and its first word the number of the next one.
+    /// Packed entries. One without copies is an empty place; its first word is the number of the next one.
     pages: Vec<Box<[[u64; 2]]>>,
     /// Places that have ever been full.
     places: usize,
-    /// The first empty one of them.
+    /// The first empty place of them.
     empty: u32,
     len: usize,
-    /// The number of lines, as a power of two. As many bits of a hash select the line.
+    /// The number of lines, as a power of two. This many bits of a hash select the line.
     line_bits: u32,
     seed: u64,
 }
@@ -186,8 +186,8 @@ impl Names {
         self.insert_packed(name, rest);
     }
 
-    /// Takes a packed entry in two registers. Read from memory in larger parts than it was just written there, it would
-    /// have to wait for all earlier writes: a tenth of a store.
+    /// Takes a packed entry in two registers. If it were read from memory in larger parts than it was just written,
+    /// the read would wait for all earlier writes: a tenth of a store.
     fn insert_packed(&mut self, name: u64, rest: u64) {
         let place = match self.empty {
             END => self.add_place(),
@@ -243,7 +243,7 @@ impl Names {
         for (at, line) in old.iter().enumerate() {
             for (number, &word) in line.words.iter().take(usize::from(line.used)).enumerate() {
                 let place = place_of(word, old_bits);
-                // A line and its words have all of the hash that a larger table needs.
+                // A line and its words have all bits of the hash that a larger table needs.
                 let hash = match line.moved >> number & 1 {
                     0 => {
                         ((at as u64) << (32 - old_bits)) as u32 | (word & !number_mask(old_bits)) >> old_bits
@@ -290,7 +290,7 @@ impl Names {
                 break;
             }
             let passed = &mut self.lines[at].passed;
-            // One that was saturated may be too low.
+            // A saturated count may be too low.
             *passed -= u8::from(*passed < u8::MAX);
             at = self.after(at);
         }
@@ -328,8 +328,8 @@ impl Names {
     }
 }
 
-/// The bits of a word that are the number of the entry, counted from one. A line takes `LINE_NAMES` names, so four bits
-/// more than select the line.
+/// The bits of a word that hold the number of the entry, counted from one. A line takes `LINE_NAMES` names, so that
+/// is four bits more than select the line.
 #[inline]
 fn number_mask(line_bits: u32) -> u32 {
     (1 << (line_bits + 4)) - 1

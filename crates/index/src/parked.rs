@@ -37,7 +37,7 @@ impl Waiting {
         }
     }
 
-    /// Includes the two indices, at about what a tree spends on an entry of two words.
+    /// Includes the two indices, at about the size of a tree's entry of two words.
     fn bytes(&self) -> usize {
         256 + self.names.capacity() * 40 + self.tokens.capacity() * 4 + self.extras.capacity() * 8
     }
@@ -99,7 +99,7 @@ impl Parked {
         roots.map(|it| (it, self.blocks_from(it)))
     }
 
-    /// The blocks of this store and of those that follow it. Of several that follow one block, the oldest counts.
+    /// The blocks of this store and of those that follow it. If several follow one block, the oldest counts.
     fn blocks_from(&self, first: &Waiting) -> usize {
         let (mut blocks, mut last) = (first.names.len(), first.names.last());
         for _ in 0..self.stores.len() {

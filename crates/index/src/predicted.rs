@@ -1,18 +1,17 @@
 //! Predictions: a prompt that was sent to a worker will be in its cache.
 //!
-//! The engine evicts the least recently used blocks, and of one prompt the last block first. The prediction
-//! does the same, at the believed size of the cache. From the first missing block on, the engine computes the
-//! whole rest of the prompt, so that request *predicts* all of it.
+//! The engine evicts the least recently used blocks, and within one prompt the last block first. The prediction does
+//! the same, at the estimated size of the cache. From the first missing block on, the engine computes the whole rest
+//! of the prompt, so that request *predicts* all of it.
 //!
-//! Reports say what an engine holds now, not what it will hold when a request that comes now has its turn: under a backlog it
-//! evicts much until then. So where reports are fresh, blocks keep their place in the eviction order after the engine has
-//! stored them, and those that will not fit beside all that is promised count as *leaving*: not held. Without that, reports
-//! were worse than predictions, which evict when a request is sent: with agents in a short memory the mean TTFT was 1.22
-//! times as long.
+//! Reports say what an engine holds now, not what it will hold when a request that arrives now runs: under a backlog
+//! it evicts much until then. So with fresh reports, blocks keep their place in the eviction order after the engine
+//! has stored them. Those that will not fit beside all promised blocks count as *leaving*: not held. Without that,
+//! reports were worse than predictions, which evict when a request is sent: with agents in a short memory the mean
+//! TTFT was 1.22 times as long.
 //!
-//! A prediction is *settled* when a request that uses it produces its first token. Only a miss on a settled
-//! block is evidence: the engine evicted that block and everything used no later, so its cache is smaller
-//! than believed.
+//! A prediction is *settled* when a request that uses it produces its first token. Only a miss on a settled block is
+//! evidence. The engine evicted that block and everything used no later, so its cache is smaller than estimated.
 
 use crate::believed::{Belief, Moment, Stamp};
 use crate::holders::{Mask, RUN_BLOCKS, low};
@@ -22,24 +21,24 @@ use maitre_base::Instant;
 use std::cmp::Ordering;
 use std::time::Duration;
 
-/// How long a prediction stays that fresh reports do not confirm, once its blocks should exist. Longer than events take at
-/// the worst: where they were five seconds late, three seconds here made a prefix vanish and come back, and the mean TTFT of
-/// RAG past saturation was 50 s instead of 29.
+/// How long a prediction stays that fresh reports do not confirm, once its blocks should exist. It is longer than
+/// events take at worst. When they were five seconds late, three seconds here made a prefix vanish and come back, and
+/// the mean TTFT of RAG past saturation was 50 s instead of 29.
 pub const FADE: Duration = Duration::from_secs(10);
-/// How long a prediction stays whose blocks are not computed yet. Its request may wait at the engine for
-/// minutes, and requests with the same prefix must find it: fading these after three seconds too made the
-/// next request compute the prefix elsewhere. The bound is for requests whose end the router never sees.
+/// How long a prediction stays whose blocks are not computed yet. Its request may wait at the engine for minutes, and
+/// requests with the same prefix must find it. When these faded after three seconds too, the next request computed
+/// the prefix on another worker. The bound is for requests whose end the router never sees.
 pub const PENDING_MAX: Duration = Duration::from_secs(600);
 
-/// The believed size of a cache is at least the reported size divided by this. Chosen: misses have other
-/// causes too, such as a cache reset.
+/// The estimated size of a cache is at least the reported size divided by this. Chosen: misses have other causes too,
+/// such as a cache reset.
 const CAPACITY_FLOOR: u32 = 8;
 
 /// What one request predicted at its worker. Pass it to `forget`, `prefilled` and `correct`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PredictedBlocks {
     stamp: Stamp,
-    /// Leading blocks that the worker held before: the position of the first predicted block.
+    /// How many leading blocks the worker held before: the position of the first predicted block.
     pub from: u32,
     /// When the last of those blocks was used before.
     before: Stamp,
@@ -114,7 +113,7 @@ impl PredictionWriter<'_> {
         held
     }
 
-    /// Records that all blocks that are believed held do exist. `path` has the runs along their chain.
+    /// Records that all blocks that are predicted held do exist. `path` has the runs along their chain.
     pub(crate) fn settle(&mut self, moment: Moment, predicted_blocks: PredictedBlocks) {
         let is_reported = self.worker.source == CacheSource::Reported;
         self.part();
@@ -123,7 +122,7 @@ impl PredictionWriter<'_> {
             if share.predicted & low(blocks) != 0
                 && let Some(belief) = self.table.beliefs.get_mut(share.belief)
             {
-                // Where reports confirm predictions, one that a later request waits for is not settled yet.
+                // If reports confirm predictions, a prediction that a later request waits for is not settled yet.
                 if !is_reported || belief.used <= predicted_blocks.stamp {
                     belief.settled = belief.settled.or(Some(moment));
                 }
@@ -146,15 +145,15 @@ impl PredictionWriter<'_> {
         }
     }
 
-    /// Drops the least recently used blocks, tails first, until the rest fits the cache. Where reports will tell that they
-    /// are gone, they are leaving until then.
+    /// Drops the least recently used blocks, tails first, until the rest fits the cache. If a report will tell when
+    /// they are gone, they only count as leaving until then.
     pub(crate) fn trim(&mut self) {
         let slot = self.worker.slot;
         if self.worker.source == CacheSource::Reported {
             return self.mark_leaving();
         }
         while let Some(&oldest) = self.table.beliefs.oldest(slot) {
-            // What is older than the reports also makes room for them: its removal would go unnoticed.
+            // Blocks older than the reports also make room for them: no report will tell of their removal.
             let is_older = oldest.used <= self.worker.reports_from;
             let others = if is_older { self.worker.numbers.reported_blocks } else { 0 };
             let held = others + self.table.beliefs.blocks(slot);
@@ -167,7 +166,7 @@ impl PredictionWriter<'_> {
         }
     }
 
-    /// As many blocks are leaving as do not fit the cache once the engine has computed all that is predicted.
+    /// Marks as leaving as many blocks as do not fit the cache once the engine has computed everything predicted.
     fn mark_leaving(&mut self) {
         let slot = self.worker.slot;
         let near = self.worker.numbers.reported_blocks + self.table.beliefs.unreported(slot);
@@ -197,7 +196,7 @@ impl PredictionWriter<'_> {
         }
     }
 
-    /// No block is leaving any more.
+    /// No block is leaving any longer.
     pub(crate) fn keep_all(&mut self) {
         let slot = self.worker.slot;
         while let Some(&last) = self.table.beliefs.last_leaving(slot) {
@@ -206,8 +205,8 @@ impl PredictionWriter<'_> {
         }
     }
 
-    /// Drops the predictions that reports should have confirmed by now. Looks at no more than `most` entries, the newest
-    /// first, which are those that are not confirmed yet, and returns how many of `most` are left.
+    /// Drops the predictions that reports should have confirmed by now. Looks at no more than `most` entries, newest
+    /// first, because those are not confirmed yet. Returns how many of `most` are left.
     pub(crate) fn fade(&mut self, now: Instant, most: usize) -> usize {
         let (slot, mut left) = (self.worker.slot, most);
         let mut unreported = self.table.beliefs.unreported(slot);
@@ -242,7 +241,7 @@ impl PredictionWriter<'_> {
         }
     }
 
-    /// How many leading blocks this worker is believed to hold, and when the last of them was used.
+    /// How many leading blocks this worker is predicted to hold, and when the last of them was used.
     fn believed(&self) -> (usize, Stamp) {
         let (mut believed, mut before) = (0, 0);
         for segment in self.path.iter() {
@@ -269,8 +268,8 @@ impl PredictionWriter<'_> {
         }
     }
 
-    /// Adds the blocks from `from` on. `path` has the runs along the chain; between them no block is in the table, so they
-    /// are added a run at a time, and none is searched for again. Afterwards `path` has these runs too.
+    /// Adds the blocks from `from` on. `path` has the runs along the chain. Between them no block is in the table, so
+    /// they are added a run at a time without another search. Afterwards `path` has these runs too.
     fn place(&mut self, moment: Moment, chain: Chain<'_>, from: usize) {
         let first = self.path.partition_point(|it| it.start + it.blocks <= from);
         let known: Vec<Segment> = self.path.drain(first..).collect();
@@ -297,7 +296,7 @@ impl PredictionWriter<'_> {
             }
             if let Some(segment @ Segment { run, start, blocks }) = known {
                 self.table.end_run(at);
-                // The first one may be held in part.
+                // The worker may hold a part of the first one.
                 self.believe(run, low(blocks) & !low(next - start), moment);
                 self.path.push(segment);
                 at = Some((run, (blocks - 1) as u8));
@@ -306,8 +305,8 @@ impl PredictionWriter<'_> {
         }
     }
 
-    /// Predicts also what is reported of the first `end` blocks. The engine may evict it before the request's turn comes.
-    /// The request then computes it again, and requests with the same prefix must find it.
+    /// Also predicts those of the first `end` blocks that are reported. The engine may evict them before the request
+    /// runs. The request then computes them again, and requests with the same prefix must find them.
     fn keep(&mut self, moment: Moment, chain: Chain<'_>, end: usize) {
         let mut at = 0;
         while let Some(&Segment { run, start, blocks }) = self.path.get(at).filter(|it| it.start < end) {
@@ -406,11 +405,11 @@ impl PredictionWriter<'_> {
         }
     }
 
-    /// Shrinks the believed capacity towards what was used since, by at most a quarter at a time: one miss
-    /// may have other causes.
+    /// Shrinks the estimated capacity towards what was used since, by at most a quarter at a time: one miss may have
+    /// other causes.
     fn shrink(&mut self) {
-        // Trust a reported size: blocks that were missing early were evicted while the request was queued.
-        // Shrinking for that cost a saturated fleet a tenth of its hits.
+        // Trust a reported size: blocks that were missing early were evicted while the request was queued. Shrinking
+        // for them cost a saturated fleet a tenth of its hits.
         if self.worker.capacity_reported != CAPACITY_DEFAULT {
             return;
         }

@@ -1,11 +1,11 @@
 //! Prefix hashes: one number that identifies a run of tokens and everything before it.
 //!
-//! The hash takes two tokens per step, so the hash of a prefix does not depend on how it is cut into blocks
-//! of even length. An engine with blocks of 128 and one with pages of 1 give the same prefix the same hash,
-//! and a prompt is hashed once for all of them. Two tokens, because each step waits for the previous one, and
-//! with one token per step hashing was a third of the cost of a stored block. A block of odd length ends with
-//! a step for a single token, so its hashes differ. The chain starts at a root, which separates caches with
-//! equal tokens: model, adapter, salt, and whether the units are tokens at all.
+//! The hash takes two tokens per step, so the hash of a prefix does not depend on how it is cut into blocks of even
+//! length. An engine with blocks of 128 and one with pages of 1 give the same prefix the same hash, and a prompt is
+//! hashed once for all of them. It takes two because each step waits for the previous one: with one token per step
+//! hashing was a third of the cost of a stored block. A block of odd length ends with a step for a single token, so
+//! its hashes differ. The chain starts at a root, which separates caches with equal tokens: model, adapter, salt, and
+//! whether the units are tokens at all.
 //!
 //! Engines name their blocks by hashes of their own, which depend on seeds and versions we cannot know. Those
 //! names are opaque here: the index hashes stored blocks again from their tokens.
@@ -16,7 +16,7 @@ use maitre_base::hash;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PrefixHash(pub u64);
 
-/// Bytes of text in a block, where a prompt is read as words.
+/// Bytes of text in a block, if a prompt is read as words.
 pub const TEXT_BLOCK_BYTES: usize = 256;
 
 /// What distinguishes the lanes of `then_text`.
@@ -31,7 +31,7 @@ pub struct Root(u64);
 pub enum Unit {
     /// Token ids, as the engine sees them.
     Tokens,
-    /// Four-byte words of the prompt's text, where the tokens are unknown.
+    /// Four-byte words of the prompt's text, if the tokens are unknown.
     Words,
 }
 
@@ -75,8 +75,8 @@ impl PrefixHash {
         lone.iter().fold(prefix, |prefix, &token| prefix.then_lone(token))
     }
 
-    /// The prefix one block of text longer. Sixteen bytes per step, and four lanes side by side, because each step of a
-    /// lane waits for the step before it.
+    /// The prefix one block of text longer. It takes sixteen bytes per step in four lanes side by side, because each
+    /// step of a lane waits for the step before it.
     #[inline]
     pub fn then_text(self, block: &[u8; TEXT_BLOCK_BYTES]) -> PrefixHash {
         let mut lanes = LANES.map(|it| PrefixHash(self.0.wrapping_add(it)));
@@ -104,9 +104,9 @@ impl PrefixHash {
     }
 }
 
-/// A prefix that grows word by word. A folded multiply per word, which enters twice, so that no state, zero included,
-/// cancels it. It enters for the second time together with the next word: each step waits for the step before it,
-/// and this leaves it one operation less to wait for.
+/// A prefix that grows word by word. Each word takes a folded multiply and enters twice, so that no state, zero
+/// included, cancels it. It enters the second time together with the next word: each step waits for the step before
+/// it, and this removes one operation from that wait.
 #[derive(Clone, Copy)]
 struct Steps {
     state: u64,

@@ -20,7 +20,7 @@ use maitre_base::Tier;
 /// Names applied between two checks of the budget.
 pub(crate) const PIECE: usize = 64;
 
-/// The result of an event, in blocks (or in pages, where they are smaller).
+/// The result of an event, in blocks (or in pages, if they are smaller).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Applied {
     pub stored: u32,
@@ -112,7 +112,7 @@ impl ReportApplier<'_> {
         self.disown(entry.name);
     }
 
-    /// An adopted parent that has left the GPU takes its ancestors along, as far as we know.
+    /// Forgets the ancestors of an adopted parent that has left the GPU, as far as we know them.
     fn disown_if_gone(&mut self, name: u64) {
         if self.worker.adopted.is_empty() {
             return;
@@ -149,7 +149,7 @@ impl ReportApplier<'_> {
         let names = std::mem::replace(&mut self.worker.names, Names::new(seed));
         let in_order = self.table.beliefs.ids(self.worker.slot).count();
         let entries = || (0..names.places()).filter_map(|place| names.at(place));
-        // Lower tiers first: a block that is in no other is gone then, and its names with it.
+        // Lower tiers first: then a block that is in no other tier disappears, and its names with it.
         for entry in entries().filter(Name::is_lower) {
             let position = self.table.resolve((entry.run, entry.offset));
             self.let_go(position, Class::Lower, entry.copies[0] == 0);
@@ -167,7 +167,7 @@ impl ReportApplier<'_> {
         self.forget_rest();
     }
 
-    /// Moves all but the first entries of the eviction order to where they belong by the last use of their runs.
+    /// Moves all but the first entries of the eviction order to the place that the last use of their runs gives them.
     fn merge_order(&mut self, in_order: usize) {
         let used = |id: u32| self.table.beliefs.get(id).map(|it| self.table.runs[it.run].used.load(Relaxed));
         let mut order: Vec<(Option<u32>, u32)> =
@@ -180,7 +180,7 @@ impl ReportApplier<'_> {
         order.iter().for_each(|&(_, id)| self.table.beliefs.renew(id));
     }
 
-    /// What is kept besides names.
+    /// Forgets everything except names.
     fn forget_rest(&mut self) {
         self.worker.pages = Default::default();
         self.worker.parked = Default::default();
@@ -208,8 +208,8 @@ impl ReportApplier<'_> {
         self.copy(place, tier);
     }
 
-    /// Rebinds a name that the engine reuses for another block: the block it named before is gone. The new one must be
-    /// held already, because releasing the old one might free the run.
+    /// Rebinds a name that the engine reuses for another block: the block it named before is gone. The new block must
+    /// be held already, because releasing the old one might free the run.
     pub(crate) fn rebind(&mut self, old: Name, (run, offset): Position, tier: Tier) {
         self.unbind(old);
         if let Some(place) = self.worker.names.find(old.name) {
@@ -237,7 +237,7 @@ impl ReportApplier<'_> {
         }
     }
 
-    /// Counts one copy less. False if there was none in this tier.
+    /// Counts one copy fewer. Returns false if there was none in this tier.
     fn uncopy(&mut self, place: usize, tier: Tier) -> bool {
         let Some(entry) = self.worker.names.at(place) else { return false };
         let mut after = entry;
@@ -273,8 +273,7 @@ impl ReportApplier<'_> {
         }
     }
 
-    /// Adds a holder for a new name of this block. If another name refers to it too, both are counted from
-    /// now on.
+    /// Adds a holder for a new name of this block. If another name refers to it too, both are counted from now on.
     fn hold_new(&mut self, position: Position, class: Class) {
         let (run, offset) = position;
         let bit: Mask = 1 << offset;
@@ -333,15 +332,16 @@ impl ReportApplier<'_> {
         });
     }
 
-    /// The engine has stored these blocks, so they are held by report. Where all its reports are known, the prediction stays
-    /// too, as the blocks' place in the eviction order.
+    /// The engine has stored these blocks, so they are held by report. If all its reports are known, the prediction
+    /// stays too: it gives the blocks' place in the eviction order.
     fn confirm(&mut self, run: u32, bits: Mask) {
         if self.worker.source == CacheSource::Predicted {
             self.overrule(run, bits);
         }
     }
 
-    /// A report about these blocks overrules a prediction, unless a request waits at the engine that will compute them.
+    /// A report about these blocks overrules a prediction, unless a request that waits at the engine will compute
+    /// them.
     fn overrule(&mut self, run: u32, bits: Mask) {
         let slot = self.worker.slot;
         let Some(&share) = self.table.share(run, slot).filter(|it| it.predicted & bits != 0) else { return };

@@ -19,7 +19,7 @@ pub(crate) struct BlockRun {
     /// When the run was last looked up or stored, on the index's own clock. Atomic, because look-ups share the table.
     pub(crate) used: AtomicU32,
     pub(crate) block_tokens: u32,
-    /// The runs that a split has made of one, in both directions.
+    /// Links, in both directions, the runs that a split has made of one.
     pub(crate) next: u32,
     pub(crate) previous: u32,
     /// The number of blocks.
@@ -89,7 +89,7 @@ impl BlockRun {
         self.hashes.len() * size_of::<u64>() + self.holders.heap_bytes()
     }
 
-    /// Starts the fetch of what a look-up needs that passes through the run, without waiting for it.
+    /// Starts to fetch what a look-up needs when it passes through the run, without waiting for it.
     #[inline]
     pub(crate) fn touch(&self) -> u8 {
         self.blocks
@@ -108,12 +108,12 @@ impl BlockRun {
     fn matched_part(&self, prefixes: &[PrefixHash]) -> usize {
         let end = self.len().min(prefixes.len());
         let is_same = |at: &usize| self.hashes[*at] == prefixes[*at].0;
-        // Nothing that the marks need has to be waited for here, if the chain ends within the run.
+        // If the chain ends within the run, this waits for nothing that the marks need.
         if end == prefixes.len() && is_same(&(end - 1)) {
             return end;
         }
-        // After the first difference everything differs. The marks leave one cache line of hashes to be read.
-        // Compare all of them, so that the fetches of the prefixes overlap.
+        // After the first difference all blocks differ. The marks leave one cache line of hashes to read. Compare all
+        // of them, so that the fetches of the prefixes overlap.
         let groups = prefixes[..end].iter().step_by(MARK_BLOCKS).zip(&self.marks).enumerate();
         let differ = groups
             .fold(0u32, |differ, (at, (prefix, &mark))| differ | u32::from(prefix.0 as u8 != mark) << at);
@@ -121,13 +121,13 @@ impl BlockRun {
         let Some(group) = same.checked_sub(1) else { return 0 };
         let start = group * MARK_BLOCKS;
         match (start..end.min(start + MARK_BLOCKS)).filter(is_same).count() {
-            // A mark is the same by accident.
+            // A mark matched by accident.
             0 => (0..end).take_while(is_same).count(),
             count => start + count,
         }
     }
 
-    /// Makes room for `more` blocks, and for no other.
+    /// Makes room for exactly `more` blocks.
     pub(crate) fn reserve(&mut self, more: usize) {
         let mut hashes = std::mem::take(&mut self.hashes).into_vec();
         hashes.truncate(self.len());

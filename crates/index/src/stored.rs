@@ -1,9 +1,9 @@
 //! Applies the stores of one engine: finds the parent, hashes the tokens, places the blocks. Blocks with unknown parents
 //! are parked.
 //!
-//! Nearly all of the time goes to memory: the parent's name, its run, and one cache line per name, none of which
-//! is likely to be in the CPU's cache. So a store asks for the lines of its names before it needs them, and
-//! hashes tokens meanwhile. Blocks are placed a run at a time.
+//! Nearly all of the time goes to memory: the parent's name, its run, and one cache line per name, none of which is
+//! likely to be in the CPU's cache. So a store prefetches the lines of its names, and hashes tokens meanwhile. Blocks
+//! are placed a run at a time.
 
 use crate::adopted;
 use crate::holders::low;
@@ -60,7 +60,7 @@ enum Parent {
     Known(Start),
     /// The parent may still arrive.
     Unknown(u64),
-    /// The parent is known, but its own prefix is not any more.
+    /// The parent is known, but its own prefix no longer is.
     Lost,
 }
 
@@ -101,7 +101,7 @@ impl ReportApplier<'_> {
         let mut prefixes = [PrefixHash(0); PIECE];
         let pages = stored.tokens.chunks_exact(stored.block_tokens as usize);
         let (mut prefix, mut count) = (start.prefix.prefix(), 0);
-        // Asked for here, because each step of the hash waits for the one before it, and the CPU has time.
+        // Fetched here, because each step of the hash waits for the one before it, and the CPU has time.
         let (mut may_begin, depth) = (0, self.table.depth_after(start.at));
         for ((_, tokens), slot) in stored.names.iter().zip(pages).zip(&mut prefixes) {
             if let Some(&extra) = stored.extras.get(count).filter(|&&it| it != 0) {
@@ -194,7 +194,7 @@ impl ReportApplier<'_> {
         let mut copies = [0; 3];
         copies[tier as usize] = 1;
         for (&name, offset) in names {
-            // None of these blocks has a name yet: one that is known is another block's.
+            // None of these blocks has a name yet, so a known name belongs to another block.
             let known = self.worker.names.find(name).and_then(|place| self.worker.names.at(place));
             match known {
                 None => self.worker.names.insert(Name { name, run, offset, copies }),

@@ -46,8 +46,8 @@ pub(crate) struct Segment {
     pub(crate) blocks: usize,
 }
 
-/// The runs along a chain, as of one state of an index. Made beside look-ups, it saves the write that follows from searching
-/// while they wait.
+/// The runs along a chain, as of one state of an index. It is made with shared access, beside look-ups. The write that
+/// follows, during which look-ups wait, then need not search.
 #[derive(Debug, Default)]
 pub struct Trace {
     pub(crate) segments: Vec<Segment>,
@@ -66,7 +66,7 @@ pub(crate) struct Ahead {
 }
 
 impl Ahead {
-    /// The guess for this depth; none if there is none, or if the guesses end before.
+    /// The guess for this depth; `None` if there is none, or if the guesses end before it.
     #[inline]
     pub(crate) fn at(&self, depth: usize) -> Option<u32> {
         if depth == self.depth {
@@ -179,8 +179,8 @@ impl PrefixTable {
     /// a long look-up would wait for memory three times. None if no run begins there.
     #[inline]
     pub(crate) fn look_ahead(&self, prefixes: &[PrefixHash], depth: usize) -> Option<Ahead> {
-        // Many prompts go on alone after a system prompt: the filter says so with one fetch from an eighth of the memory. They
-        // took 301 ns and take 240 (median, 100 blocks, 64 workers).
+        // Many prompts share only a system prompt: the filter shows that with one fetch from an eighth of the memory.
+        // They took 301 ns and now take 240 (median, 100 blocks, 64 workers).
         let heads = self.heads.at(depth);
         if !heads.may_have(prefixes[depth].0) {
             return None;
@@ -221,7 +221,7 @@ impl PrefixTable {
         }
     }
 
-    /// The same as a value that shows when it is out of date.
+    /// The same, as a value that shows when it is out of date.
     pub(crate) fn trace_into(&self, chain: Chain<'_>, trace: &mut Trace) {
         let of = chain.prefixes.last().map(|&it| (self.state, chain.block_tokens, it));
         if of.is_none() || trace.of != of {
@@ -255,9 +255,9 @@ impl PrefixTable {
         self.runs[run].holders.get(slot)
     }
 
-    /// The positions of as many blocks after `at` (or at the beginning of a prompt) as are in one run: those that are
-    /// known, or else new ones. Returns the first position, and how many there are. New blocks have no holder: the
-    /// caller must add one at once. Runs can begin only with those blocks for which `may_begin_run` said so.
+    /// The positions of as many blocks after `at` (or at the beginning of a prompt) as are in one run: known blocks,
+    /// or else new ones. Returns the first position, and how many there are. New blocks have no holder: the caller
+    /// must add one at once. Runs can begin only with blocks for which `may_begin_run` returned true.
     pub(crate) fn extend_run(
         &mut self,
         at: Option<Position>,
@@ -293,8 +293,8 @@ impl PrefixTable {
         })
     }
 
-    /// Appends blocks that are known to be nowhere in the table, as many as fit into one run. Returns the position of the
-    /// last one, and how many there are. They have no holder: the caller must add one at once.
+    /// Appends blocks that are known to be absent from the table, as many as fit into one run. Returns the position
+    /// of the last one, and how many there are. They have no holder: the caller must add one at once.
     pub(crate) fn extend_new(
         &mut self,
         at: Option<Position>,
@@ -321,7 +321,7 @@ impl PrefixTable {
         ((id, run.blocks - 1), count)
     }
 
-    /// Splits the run after this block if it goes on, because the chain does not.
+    /// Splits the run after this block if the run continues, because the chain does not.
     pub(crate) fn end_run(&mut self, at: Option<Position>) {
         if let Some((run, offset)) = at
             && offset + 1 < self.runs[run].blocks
@@ -374,7 +374,7 @@ impl PrefixTable {
         (rest.next, rest.previous) = (next, id);
         let first = rest.hashes()[0];
         let rest = self.runs.insert(rest);
-        // Between, because runs are as long as it is from one boundary to the next.
+        // `Between`, because a run is never longer than from one boundary to the next.
         self.heads.of_mut(RunStart::Between).insert(first, rest);
         if next != NONE {
             self.runs[next].previous = rest;

@@ -34,7 +34,7 @@ pub struct Numbers {
     pub near_blocks: u32,
     /// Blocks with unknown parents.
     pub parked_blocks: u32,
-    /// Believed capacity of its cache in blocks.
+    /// Estimated capacity of its cache in blocks.
     pub capacity_blocks: u32,
     /// How much of what its engine stored lately has no known position, in thousandths.
     pub unplaced_permille: u32,
@@ -80,16 +80,17 @@ pub(crate) struct WorkerBlocks {
     pub(crate) coverage: Coverage,
     /// By prefix hash.
     pub(crate) aliases: BTreeMap<u64, Alias>,
-    /// The engine's block size; none before its first report.
+    /// The engine's block size; `None` before its first report.
     pub(crate) page_tokens: Option<u32>,
     /// Whether the next report may be of smaller blocks: nothing was reported since another engine may have started.
     pub(crate) may_shrink: bool,
     pub(crate) source: CacheSource,
-    /// When its reports began to count again after a gap. What was used last before that is not among them, and makes room.
+    /// When its reports began to count again after a gap. Blocks last used before that are not in them, and make
+    /// room.
     pub(crate) reports_from: Stamp,
     /// The capacity that the engine reported.
     pub(crate) capacity_reported: u32,
-    /// The believed capacity, reduced by observed misses.
+    /// The estimated capacity, reduced by observed misses.
     pub(crate) capacity: u32,
     pub(crate) numbers: Numbers,
     /// This worker's part of the index's byte count.
@@ -122,7 +123,7 @@ impl WorkerBlocks {
         self.page_tokens.map(|page| if page < GRAIN && GRAIN.is_multiple_of(page) { GRAIN } else { page })
     }
 
-    /// Tokens its cache has room for, by its report.
+    /// Tokens that fit its cache, by its report.
     pub(crate) fn capacity_tokens(&self) -> u64 {
         u64::from(self.capacity_reported) * u64::from(self.block_tokens().unwrap_or(GRAIN))
     }

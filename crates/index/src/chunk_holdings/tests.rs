@@ -46,9 +46,9 @@ fn the_border_of_two_held_documents_counts() {
     let mut holdings = holdings(1);
     holdings.hold(WorkerId(0), &prompt(&[1, 2, 3, 4]));
     check(&holdings, &[1, 2, 77, 3, 4], 0, 500);
-    // More than that is a document of its own.
+    // A longer gap is a separate document.
     check(&holdings, &[1, 2, 77, 78, 3, 4], 0, 400);
-    // Where the prefix ends; but nothing is known before the first chunk, and nothing after the last.
+    // The gap after the prefix counts; the one before the first chunk and the one after the last do not.
     check(&holdings, &[90, 91, 3, 4, 92], 150, 250);
     check(&holdings, &[77, 1, 2, 78], 0, 200);
 }
@@ -129,7 +129,7 @@ impl Model {
         }
     }
 
-    /// By looking at each unit of the prompt after its prefix.
+    /// Looks at each unit of the prompt after its prefix.
     fn reused(&self, hashes: &[u64], prefix: u64) -> u64 {
         let all = hashes.len() as u64 * u64::from(UNITS);
         let holds =

@@ -99,7 +99,7 @@ fn a_quiet_feed_requests_a_replay_to_check_for_losses() {
     check("up replay:0,1 quiet replay:1 2", "ask0 +0 +1 ask1 +2", Trust::Fresh);
     check("up replay:0,1 quiet replay:1,2,3 3 4", "ask0 +0 +1 ask1 +2 +3 +4", Trust::Fresh);
     check("up replay:0,1 quiet 3 replay:1,2,3", "ask0 +0 +1 ask1 +2 +3", Trust::Fresh);
-    // Unanswered requests lose nothing, however many there are.
+    // Requests without an answer lose nothing, however many there are.
     check(
         "up replay:0 quiet fail quiet fail quiet fail quiet fail quiet tick 1",
         "ask0 +0 ask0 ask0 ask0 ask0 ask0 +1",
@@ -165,12 +165,12 @@ fn a_cold_feed_starts_over_when_it_reconnects() {
 fn a_cold_feed_is_fresh_once_what_it_missed_no_longer_matters() {
     check("up replay:7,8 complete", "ask0 +7 +8", Trust::Fresh);
     check_with(Replay::Absent, "up 7 complete 8", "+7 +8", Trust::Fresh);
-    // From then on it is as good as one that heard everything: what it knows outlives a broken connection.
+    // From then on the feed is as good as one that received everything: what it knows outlives a broken connection.
     check("up replay:7,8 complete down", "ask0 +7 +8", Trust::Suspect);
     check("up replay:7,8 complete down up replay:8,9 10", "ask0 +7 +8 ask8 +9 +10", Trust::Fresh);
     check("up replay:7,8 complete 10 replay:8,9,10", "ask0 +7 +8 ask8 +9 +10", Trust::Fresh);
     check("up replay:7,8 complete quiet fail", "ask0 +7 +8 ask8", Trust::Fresh);
-    // What is missed later, or of another process, matters again.
+    // A message missed later, or one of another process, matters again.
     check("up replay:7,8 complete 11 replay:10,11", "ask0 +7 +8 ask8 lose +10 +11", Trust::Cold);
     check("up replay:7,8 complete 11 replay:10,11 complete", "ask0 +7 +8 ask8 lose +10 +11", Trust::Fresh);
     check(
@@ -181,7 +181,7 @@ fn a_cold_feed_is_fresh_once_what_it_missed_no_longer_matters() {
     check_with(Replay::Absent, "up 7 complete 9", "+7 lose +9", Trust::Cold);
     check_with(Replay::Absent, "up 7 complete 8!", "+7 lose", Trust::Cold);
     check("up replay:7 complete 8! replay:7,8 9", "ask0 +7 ask7 +8 +9", Trust::Fresh);
-    // Before the first message it says nothing.
+    // Before the first message, `complete` means nothing.
     check("complete up complete replay:7", "ask0 +7", Trust::Cold);
     check("up replay:7 gone complete up replay:7", "ask0 +7 clear ask0 +7", Trust::Cold);
 }
@@ -204,8 +204,8 @@ fn duplicates_and_late_messages_are_skipped() {
 #[test]
 fn a_lower_number_means_a_new_process() {
     check("up replay: 0 1 0b replay:0b,1b 2b", "ask0 +0 +1 clear ask0 +0b +1b +2b", Trust::Fresh);
-    // Held since before the answer: it belongs to the dead process, which shows only when the message is
-    // examined.
+    // This message was held since before the answer. It belongs to the dead process, which shows only when the feed
+    // examines it.
     check("up 0 replay:0b,1b replay:0b,1b 2b", "ask0 +0b +1b clear ask0 +0b +1b +2b", Trust::Fresh);
 }
 
@@ -443,7 +443,7 @@ impl Subscriber {
     }
 }
 
-/// A random history; then no more faults, one message that arrives, and correct answers.
+/// A random history; then the faults stop, one message arrives, and answers are correct.
 fn live_through(seed: u64, replay: Replay) -> (Subscriber, Publisher) {
     let mut publisher = Publisher::new(Rng::new(seed));
     let mut subscriber =

@@ -5,9 +5,9 @@
 pub enum Trust {
     /// Nothing.
     None,
-    /// What is known is right, but events from before the subscription are missing.
+    /// What the index knows is right, but events from before the subscription are missing.
     Cold,
-    /// What is known was right. It is being checked, or there is no replay to check it with.
+    /// What the index knows was right. A check is under way, or there is no replay to check it with.
     Suspect,
     /// Everything, or everything that still matters.
     Fresh,

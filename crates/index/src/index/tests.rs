@@ -71,7 +71,7 @@ struct Duel {
     next_worker: u32,
     predicted_blocks: Vec<(u32, Vec<u8>, PredictedBlocks, model::PredictedBlocks)>,
     out: Holdings,
-    /// Of the last write, made before it or with it. Most are out of date.
+    /// A trace from before the last write, or from it. Most are out of date.
     trace: Trace,
     trail: Vec<String>,
 }
@@ -133,7 +133,7 @@ impl Duel {
     fn store(&mut self) {
         let (worker, prompt, tier) = (self.worker(), self.prompt(), self.tier());
         let from = [0, 0, self.rng.below(prompt.len())][self.rng.below(3)];
-        // What waits for a name that is used again is not in the model.
+        // The model does not know what waits for a name that is used again.
         let from = if self.reused.is_some() { 0 } else { from };
         let variant = self.rng.below(12) as u64 / 11;
         let mut names: Vec<u64> = (from..prompt.len()).map(|it| name_of(&prompt[..=it], variant)).collect();
@@ -407,7 +407,7 @@ fn names_that_engines_use_again_leave_nothing_behind() {
     for seed in 0..6 {
         let reused = Some(Rng::new(!seed));
         let mut duel = Duel { reused, ..Duel::new(seed, None) };
-        // Without predictions: what such a name does to them is not in the model.
+        // Without predictions: the model does not know what such a name does to them.
         for step in 0..120 {
             if step % 3 == 2 {
                 duel.remove()

@@ -417,7 +417,7 @@ fn unconfirmed_predictions_fade_while_reports_are_fresh() {
     stage.check("abcd", 0, 0);
 }
 
-/// Issue 16: where memory is short, an engine evicts a prefix before the requests that wait for it have their turn.
+/// Issue 16: when memory is short, an engine evicts a prefix before the requests that wait for it run.
 #[test]
 fn an_evicted_prefix_still_counts_where_a_request_waits_that_will_compute_it() {
     let mut stage = Fixture::new();
@@ -428,7 +428,7 @@ fn an_evicted_prefix_still_counts_where_a_request_waits_that_will_compute_it() {
         stage.remove(prompt);
     }
     stage.check("abcd", 4, 0);
-    // The first has computed it, and it is evicted again before the second has its turn.
+    // The first request has computed it, and the engine evicts it again before the second runs.
     stage.store("abcde", 0);
     stage.prefilled("abcde", first);
     for prompt in ["abcde", "abcd", "abc", "ab", "a"] {
@@ -440,7 +440,7 @@ fn an_evicted_prefix_still_counts_where_a_request_waits_that_will_compute_it() {
     stage.check("abcde", 0, 0);
 }
 
-/// Reports say what is held now, predictions what will be held: under a backlog the second is what a request finds.
+/// Reports say what is held now, predictions what will be held. Under a backlog a request finds the second.
 #[test]
 fn what_the_backlog_will_evict_is_not_held_until_the_backlog_is_gone() {
     let mut stage = Fixture::new();
@@ -452,12 +452,12 @@ fn what_the_backlog_will_evict_is_not_held_until_the_backlog_is_gone() {
         stage.prefilled(prompt, sent);
     }
     stage.check("abcd", 4, 0);
-    // Three blocks will be computed before the next request has its turn, and the cache is full.
+    // The engine will compute three blocks before the next request runs, and its cache is full.
     let waiting = stage.predict("xyz");
     stage.check("abcd", 1, 0);
     stage.check("pqrs", 4, 0);
     assert_eq!(stage.index.numbers(W).map(|it| it.near_blocks), Some(8));
-    // A request that comes for it anyway makes it the last to be evicted.
+    // A request that asks for it anyway makes it the last to be evicted.
     let again = stage.predict("abcd");
     stage.check("abcd", 4, 0);
     stage.check("pqrs", 1, 0);
@@ -526,21 +526,21 @@ fn after_a_gap_reports_count_again_once_much_was_stored_without_another() {
     stage.store("abcd", 0);
     stage.index.doubt_reported(W);
     stage.index.set_source(W, CacheSource::Predicted);
-    // As without reports: nothing is removed, and nothing is stored that no request asked for.
+    // As without reports: the index removes nothing, and stores nothing that no request asked for.
     stage.remove("abcd");
     stage.check("abcd", 4, 0);
     stage.store("pqrs", 0);
     stage.check("pqrs", 0, 0);
     stage.predict("wxyz");
     stage.check("wxyz", 4, 0);
-    // Eight caches of the smallest size that counts; a gap starts it again.
+    // Eight caches of the smallest size that counts; a gap restarts the count.
     let calm = 1_048_576 / BLOCK_TOKENS as usize;
     store_calmly(&mut stage, calm - 8);
     stage.index.doubt_reported(W);
     store_calmly(&mut stage, calm - 2);
     stage.store("pq", 0);
     stage.check("pq", 0, 0);
-    // The next one counts, and what is older makes room for it.
+    // The next store counts, and what is older makes room for it.
     stage.store("pqrstu", 0);
     stage.check("pqrstu", 6, 0);
     stage.check("abcd", 0, 0);
@@ -777,10 +777,10 @@ fn blocks_older_than_the_events_are_learned_from_a_request_that_hits_them() {
     assert_eq!(stage.adopt("abcdef").stored, 3);
     let numbers = stage.index.numbers(W).unwrap();
     assert_eq!((numbers.reported_blocks, numbers.predicted_blocks, numbers.parked_blocks), (6, 0, 0));
-    // Stores with that parent are placed at once from now on, by whichever request.
+    // From now on any request's stores with that parent are placed at once.
     assert_eq!(stage.store("abcxy", 3).stored, 2);
     stage.check("abcxyz", 5, 0);
-    // The engine evicts ends first: without `c`, nothing shows when `a` and `b` go.
+    // The engine evicts ends first: without `c`, no event shows when `a` and `b` go.
     stage.remove("abc");
     stage.check("abcdef", 0, 0);
     stage.store("abc", 0);
@@ -832,7 +832,7 @@ fn an_ancestor_stays_while_any_adopted_parent_does() {
     stage.check("abcxy", 0, 0);
 }
 
-/// Two prompts end alike, and the wrong one was taken for the parked blocks'.
+/// Two prompts end alike, and the index took the wrong one for the parked blocks'.
 #[test]
 fn a_name_that_turns_out_to_be_another_block_is_forgotten() {
     let mut stage = Fixture::new();
@@ -854,7 +854,7 @@ fn adopted_blocks_are_forgotten_with_the_rest() {
     assert_eq!(stage.index.blocks(), 0);
 }
 
-/// A hundred blocks fit. What was stored before is unknown until nothing builds on it any more.
+/// A hundred blocks fit. Blocks stored before are unknown until nothing builds on them any more.
 #[test]
 fn reports_are_complete_once_a_cache_full_of_blocks_follows_known_ones() {
     let mut stage = Fixture::new();

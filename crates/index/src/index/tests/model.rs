@@ -22,7 +22,7 @@ pub(super) struct Belief {
 struct Waiting {
     parent: Option<u64>,
     names: Vec<u64>,
-    /// One for each name.
+    /// One block for each name.
     blocks: Vec<u8>,
     tier: Tier,
 }
@@ -355,7 +355,7 @@ impl ModelWorker {
         }
     }
 
-    /// Reported on the GPU, only predicted, and all of these that are not leaving.
+    /// How many are reported on the GPU, how many are only predicted, and how many of all these are not leaving.
     pub(super) fn blocks(&self) -> (usize, usize, usize) {
         let reported = self.on_gpu();
         let predicted = self.predicted.keys().filter(|&it| !reported.contains(it)).count();
@@ -366,7 +366,7 @@ impl ModelWorker {
         self.names.values().filter(|it| it.1[0] > 0).map(|it| it.0).collect()
     }
 
-    /// Where reports are fresh, the least recently used blocks that will not fit.
+    /// With fresh reports, the least recently used blocks that will not fit.
     fn leaving(&self) -> BTreeSet<u64> {
         if self.source == CacheSource::Predicted {
             return BTreeSet::new();
