@@ -2,7 +2,7 @@
 //!
 //! There are two implementations with one interface. A peer receives frames in the order in which they were sent, or
 //! not at all: an overfull backlog drops its oldest frames and counts them. The protocol above must therefore be able
-//! to ask again.
+//! to request them again.
 
 pub mod mesh;
 pub mod redis;

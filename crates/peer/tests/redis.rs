@@ -307,7 +307,7 @@ async fn foreign_entries_in_the_stream_are_refused() {
     b.send_text("still here").await;
     assert_eq!(a.receive().await, "still here");
 
-    // More than one reply may contain: the connection is closed, and the entry is skipped.
+    // More than one reply may contain: the router closes the connection and skips the entry.
     server.add(&[b"from".as_slice(), b"1:c", b"frame", &vec![0x10; 40 << 20]]);
     let status = a.status(|it| it.trouble.as_ref().is_some_and(|it| it.contains("too long"))).await;
     assert!(status.bytes_in < 18 << 20, "{status:?}");

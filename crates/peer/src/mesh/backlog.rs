@@ -75,8 +75,8 @@ impl Backlog {
         self.ready.notify_one();
     }
 
-    /// Waits until there is something, then appends as much as fits into one write. Cancel safe while it waits; what
-    /// it returned is lost if the caller drops it.
+    /// Waits until there is something, then appends as much as fits into one write. Cancel safe while it waits. If
+    /// the caller drops what it returned, that is lost.
     pub(super) async fn take(&self, bytes: &mut Vec<u8>) -> Taken {
         loop {
             if let Some(taken) = self.try_take(bytes) {

@@ -57,7 +57,7 @@ enum HubEvent {
         at: SocketAddr,
         connection: Result<SecureConnection, HandshakeError>,
     },
-    /// The other side knows our identity and has answered.
+    /// The other side knows our identity and has replied.
     Introduced {
         at: SocketAddr,
         name: String,
@@ -111,7 +111,7 @@ pub(super) struct Hub {
     targets: Targets,
     tasks: JoinSet<HubEvent>,
     peers: BTreeMap<String, PeerConnection>,
-    /// Routers to which we are introducing ourselves: once each at a time.
+    /// Routers to which we are introducing ourselves, each at most once at a time.
     introducing: BTreeSet<String>,
     connections_made: u64,
     handshakes: Handshakes,
@@ -360,7 +360,7 @@ impl Hub {
                 now,
             );
             self.tasks.spawn(async move {
-                // So that the other side logs it too.
+                // Introduce ourselves, so that the other side logs it too.
                 let _ = identity.introduce(connection).await;
                 HubEvent::Informed
             });

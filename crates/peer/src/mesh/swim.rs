@@ -31,7 +31,7 @@ const ROUND_TRIP: Duration = Duration::from_millis(300);
 const SUSPICION: Duration = Duration::from_millis(1_500);
 /// How long a router that is down is remembered and dialled.
 pub(super) const MEMORY: Duration = Duration::from_secs(600);
-/// How much later, in milliseconds, a renewed identity is than the last; doubled each time. A router whose clock was
+/// How much later than the last a renewed identity is, in milliseconds; doubled each time. A router whose clock was
 /// set back by a year is accepted after thirty renewals, one per message.
 const LEAP_MS: u64 = 1_000;
 const LEAPS_MAX: u32 = 36;
