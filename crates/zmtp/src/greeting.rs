@@ -8,8 +8,8 @@
 //! 31 zeros
 //! ```
 //!
-//! To a peer of version 1 the signature looks like a frame, and the next byte distinguishes version 2 from 3. An
-//! outdated peer can thus be told apart from another protocol. The rest is sent once the peer's version is known:
+//! To a peer of version 1 the signature looks like a frame, and the next byte distinguishes version 2 from 3. So an
+//! outdated peer can be distinguished from another protocol. We send the rest once the peer's version is known:
 //! libzmq drops a peer whose mechanism it rejects before it has sent its own.
 
 use crate::error::ZmtpError;

@@ -4,8 +4,8 @@
 //! asks again; on `Wait` it reads. Frames are thus cut out of the buffer they arrived in, and a head beyond the
 //! limits is an error before memory is allocated.
 //!
-//! The caller sends `greeting::OPENING` first; everything else to send comes out of `next` as a reply. Sending all of
-//! it at once was tried: libzmq then resets a connection it rejects before its own bytes have arrived, which hides
+//! The caller sends `greeting::OPENING` first; `next` returns everything else to send as a reply. We tried to send
+//! all of it at once: libzmq then resets a connection that it rejects before its own bytes have arrived, which hides
 //! the reason.
 
 use crate::command::{self, Command};
