@@ -1,5 +1,6 @@
-//! Envoy's external processing (`envoy.service.ext_proc.v3`): a proxy shows an HTTP exchange as it passes, on one stream
-//! for each, and follows what it gets back. How gateways ask an endpoint picker (Gateway API Inference Extension).
+//! Envoy's external processing (`envoy.service.ext_proc.v3`). A proxy opens one stream for each HTTP exchange, shows
+//! the exchange on it as it passes, and does what the replies say. Gateways ask an endpoint picker in this way
+//! (Gateway API Inference Extension).
 
 use std::collections::HashMap;
 
@@ -17,7 +18,7 @@ pub struct ProcessingRequest {
     pub shown: Option<Shown>,
     #[prost(message, optional, tag = "8")]
     pub metadata_context: Option<Metadata>,
-    /// It does not wait for responses, and ignores them.
+    /// The proxy does not wait for responses, and ignores them.
     #[prost(bool, tag = "10")]
     pub observability_mode: bool,
     /// Only in the first message.
@@ -57,7 +58,7 @@ pub enum BodySendMode {
     Streamed = 1,
     Buffered = 2,
     BufferedPartial = 3,
-    /// It passes on what it is sent back, and nothing else.
+    /// The proxy passes on what it receives back, and nothing else.
     FullDuplexStreamed = 4,
     Grpc = 5,
 }
@@ -113,7 +114,7 @@ pub struct Metadata {
     pub filter_metadata: HashMap<String, Struct>,
 }
 
-/// What the proxy is to do with the part that it has shown.
+/// What the proxy must do with the part that it has shown.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct ProcessingResponse {
     #[prost(oneof = "Instruction", tags = "1, 2, 3, 4, 5, 6, 7")]
@@ -153,7 +154,7 @@ pub struct CommonResponse {
     pub header_mutation: Option<HeaderMutation>,
     #[prost(message, optional, tag = "3")]
     pub body_mutation: Option<BodyMutation>,
-    /// Choose the route anew: the headers have changed.
+    /// Choose the route again: the headers have changed.
     #[prost(bool, tag = "5")]
     pub clear_route_cache: bool,
 }
@@ -229,13 +230,13 @@ pub struct ImmediateResponse {
 
 #[derive(Clone, Copy, PartialEq, prost::Message)]
 pub struct HttpStatus {
-    /// An enumeration of the statuses that Envoy knows, by their numbers.
+    /// The number of a status, in Envoy's enumeration.
     #[prost(int32, tag = "1")]
     pub code: i32,
 }
 
 impl HeaderMutation {
-    /// Adds a header, or replaces all of this name.
+    /// Adds a header, or replaces all headers of this name.
     pub fn set(&mut self, name: &str, value: Bytes) {
         let header = HeaderValue { key: name.to_owned(), value: String::new(), raw_value: value };
         let append_action = AppendAction::OverwriteIfExistsOrAdd as i32;
@@ -244,7 +245,7 @@ impl HeaderMutation {
 }
 
 impl CommonResponse {
-    /// These bytes of a body, in full duplex.
+    /// These bytes of a body, in full-duplex mode.
     pub fn streamed(body: Bytes, end_of_stream: bool) -> CommonResponse {
         let new_body = Some(NewBody::Streamed(StreamedBody { body, end_of_stream }));
         CommonResponse { body_mutation: Some(BodyMutation { new_body }), ..CommonResponse::default() }
@@ -268,7 +269,8 @@ mod tests {
     use super::*;
     use prost::Message as _;
 
-    /// Bytes, not a message of ours: with a wrong number on both sides these tests would pass.
+    /// The expected bytes are written out by hand: a round trip would pass even with a wrong field number on both
+    /// sides.
     #[test]
     fn the_first_message_of_a_proxy_is_read_without_fields_that_are_not_known() {
         let bytes: &[u8] = &[

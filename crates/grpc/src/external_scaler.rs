@@ -1,4 +1,4 @@
-//! KEDA's external scalers (`externalscaler.ExternalScaler`): what asks how many workers there should be.
+//! KEDA's external scalers (`externalscaler.ExternalScaler`): KEDA asks how many workers there should be.
 
 use std::collections::HashMap;
 
@@ -7,7 +7,7 @@ pub const STREAM_IS_ACTIVE: &str = "/externalscaler.ExternalScaler/StreamIsActiv
 pub const GET_METRIC_SPEC: &str = "/externalscaler.ExternalScaler/GetMetricSpec";
 pub const GET_METRICS: &str = "/externalscaler.ExternalScaler/GetMetrics";
 
-/// What is scaled, and what its author wrote about it.
+/// The scaled object, and the metadata that its author wrote.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct ScaledObjectRef {
     #[prost(string, tag = "1")]
@@ -39,7 +39,7 @@ pub struct MetricSpec {
     pub metric_name: String,
     #[prost(int64, tag = "2")]
     pub target_size: i64,
-    /// Read instead by newer versions, if it is above zero.
+    /// Newer versions read this instead, if it is above zero.
     #[prost(double, tag = "3")]
     pub target_size_float: f64,
 }
@@ -64,7 +64,7 @@ pub struct MetricValue {
     pub metric_name: String,
     #[prost(int64, tag = "2")]
     pub metric_value: i64,
-    /// Read instead by newer versions, if it is above zero.
+    /// Newer versions read this instead, if it is above zero.
     #[prost(double, tag = "3")]
     pub metric_value_float: f64,
 }

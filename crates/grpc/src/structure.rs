@@ -1,4 +1,4 @@
-//! JSON as protobuf has it (`google.protobuf.Struct`): how proxies hand metadata over.
+//! JSON in protobuf's form (`google.protobuf.Struct`): how proxies pass metadata.
 
 use std::collections::HashMap;
 
