@@ -1,7 +1,7 @@
-//! That an engine reuses KV at any position of a prompt, and at what discount.
+//! Whether an engine reuses KV at any position of a prompt, and how much of it.
 //!
-//! KV that was computed after another text differs a little from what the prompt would give. So an engine computes the
-//! part of a reused chunk again that differs most: 15 % in LMCache's blending, unless it is set otherwise.
+//! KV that was computed after another text differs a little from what the prompt would give. So an engine computes
+//! the most different part of a reused chunk again: 15 % in LMCache's blending by default.
 
 use std::fmt;
 use std::str::FromStr;
@@ -20,7 +20,7 @@ pub struct ChunkReuse {
 }
 
 impl ChunkReuse {
-    /// None unless the part is from 0 to 0.99.
+    /// `None` unless the part is from 0 to 0.99.
     pub fn new(recomputed: f64) -> Option<ChunkReuse> {
         let is_part = (0.0..=0.99).contains(&recomputed);
         is_part.then(|| ChunkReuse { recomputed: (recomputed * PARTS).round() as u16 })
@@ -31,7 +31,7 @@ impl ChunkReuse {
         f64::from(self.recomputed) / PARTS
     }
 
-    /// How many of so many reused tokens are not computed.
+    /// How many of these reused tokens the engine does not compute.
     pub fn saved(self, reused: Tokens) -> Tokens {
         Tokens((reused.0 as f64 * (1.0 - self.recomputed())) as u64)
     }

@@ -1,5 +1,5 @@
-//! How KV cache comes from the worker that prefills a prompt to the one that answers: the names of the ways, and what a
-//! decision needs to know of one.
+//! How KV cache gets from the worker that prefills a prompt to the one that answers: the names of the styles, and
+//! what a decision needs to know of one.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,7 +7,8 @@ use std::str::FromStr;
 /// The ways in which engines hand KV cache over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum HandoffStyle {
-    /// vLLM's `NixlConnector`: the prefill worker answers with the place of its blocks, the decode worker reads them.
+    /// vLLM's `NixlConnector`: the prefill worker answers with the location of its blocks, and the decode worker
+    /// reads them.
     NixlPull,
     /// vLLM's `NixlPushConnector`: the prefill worker writes into the decode worker's blocks.
     NixlPush,
@@ -20,7 +21,7 @@ pub enum HandoffStyle {
     Store,
 }
 
-/// A style by a name that does not exist.
+/// The name of a style that does not exist.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnknownStyle;
 
@@ -64,12 +65,12 @@ impl FromStr for HandoffStyle {
 /// What a worker's style means for decisions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Handoff {
-    /// Workers of different styles have no way to each other.
+    /// Workers of different styles cannot transfer to each other.
     pub style: HandoffStyle,
     pub answer: PrefillAnswer,
-    /// It answers no request alone: another worker must prefill each.
+    /// It answers no request alone: another worker must prefill each one.
     pub needs_partner: bool,
-    /// Whether prompts that it has served before are faster.
+    /// Whether it serves prompts faster that it has served before.
     pub caches_prefixes: bool,
 }
 
@@ -78,7 +79,7 @@ pub struct Handoff {
 pub enum PrefillAnswer {
     /// When the prompt is computed. The transfer follows.
     Computed,
-    /// When the other has its KV cache.
+    /// When the other worker has its KV cache.
     Fetched,
 }
 

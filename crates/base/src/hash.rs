@@ -1,7 +1,7 @@
 //! One fixed 64-bit hash for keys that routers must agree on: sessions, prompt heads, rings.
 //!
-//! Fixed on purpose: two routers, or one router twice, give the same worker to the same key. It is not
-//! for tables whose keys an attacker may choose; those take a seeded hasher.
+//! Fixed on purpose: two routers, or one router twice, give the same worker to the same key. Do not use it for tables
+//! whose keys an attacker may choose; those need a seeded hasher.
 
 /// Finaliser of splitmix64: every input bit moves about half of the output bits.
 pub const fn mix(value: u64) -> u64 {
@@ -10,7 +10,7 @@ pub const fn mix(value: u64) -> u64 {
     value ^ (value >> 31)
 }
 
-/// Hashes two numbers into one, order mattering.
+/// Hashes two numbers into one. The order matters.
 pub const fn pair(a: u64, b: u64) -> u64 {
     mix(a.rotate_left(32) ^ mix(b.wrapping_add(0x9E37_79B9_7F4A_7C15)))
 }

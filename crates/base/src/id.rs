@@ -2,9 +2,9 @@
 
 use std::fmt;
 
-/// One engine replica that takes requests. Numbers are dense: a fleet whose workers come and go for months
-/// needs only as many as it had workers at once. A number is reused once nothing refers to its previous
-/// worker. Code that keeps a number for longer also keeps the worker's key.
+/// One engine replica that takes requests. Numbers are dense: a fleet whose workers change for months needs only as
+/// many numbers as it had workers at once. A number is reused once nothing refers to its previous worker. Code that
+/// keeps a number for longer also keeps the worker's key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct WorkerId(pub u32);
 
@@ -20,7 +20,7 @@ impl fmt::Display for WorkerId {
     }
 }
 
-/// A tier of priority, by its place: the first goes first.
+/// A priority class, by its position: the first goes first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ClassId(pub u8);
 

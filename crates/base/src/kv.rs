@@ -6,7 +6,7 @@ pub enum Tier {
     Gpu,
     Cpu,
     Disk,
-    /// In a store that several workers share: it is no part of the reporting engine's own cache.
+    /// In a store that several workers share, and so not in the reporting engine's own cache.
     Shared,
 }
 
@@ -28,12 +28,12 @@ pub enum KvEvent<'a> {
 pub struct StoredBlocks<'a> {
     /// The engine's own names of the blocks: opaque, but the same bits in every event about the same block.
     pub names: &'a [u64],
-    /// The name of the block before the first; none if the first block begins the prompt.
+    /// The name of the block before the first; `None` if the first block begins the prompt.
     pub parent: Option<u64>,
-    /// The tokens of all blocks, concatenated. May be too few, or none, where a slower tier does not know
-    /// them; may be too many.
+    /// The tokens of all blocks, concatenated. There may be too few, or none, if a slower tier does not know them;
+    /// there may be too many.
     pub tokens: &'a [u32],
-    /// May be zero where the tokens are not known.
+    /// May be zero if the tokens are unknown.
     pub block_tokens: u32,
     pub adapter: Option<&'a str>,
     /// Only known for the first block of a prompt.
@@ -76,7 +76,7 @@ impl<'a> StoredBlocks<'a> {
             return self;
         }
         let token = |block: usize| self.tokens.len().min(block.saturating_mul(self.block_tokens as usize));
-        // What follows the last block belongs to it.
+        // Tokens after the last block's end belong to the last piece.
         let tokens_end = if end == self.names.len() { self.tokens.len() } else { token(end) };
         let is_first = start == 0;
         StoredBlocks {

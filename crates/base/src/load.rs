@@ -15,7 +15,7 @@ pub struct EngineLoad {
     pub block_size: Option<u64>,
     /// Blocks in the KV cache.
     pub blocks: Option<u64>,
-    /// Tokens the KV cache has room for. Known for engines that report it, or both numbers above.
+    /// Tokens that fit the KV cache. Known for engines that report it, or both numbers above.
     pub kv_tokens: Option<u64>,
     /// Prompt tokens looked up in the prefix cache since the engine started.
     pub queried_tokens: Option<u64>,
@@ -36,7 +36,7 @@ pub struct FreshLoad {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KvRoom {
     pub capacity: Tokens,
-    /// What the requests there hold, and will hold until they end.
+    /// What the requests there hold now, and will hold by their end.
     pub pinned: Tokens,
 }
 
@@ -45,11 +45,12 @@ pub struct KvRoom {
 pub struct Knee {
     /// Requests in a step, for the time between tokens.
     pub requests: f64,
-    /// Tokens to prefill, for the time to the first token: such that attend to nothing.
+    /// Tokens to prefill, for the time to the first token, counted as tokens that attend to nothing.
     pub prefill_tokens: f64,
 }
 
-/// Before anything was measured: about what the known engine profiles give for prompts five times as long as answers.
+/// Before anything was measured: about what the known engine profiles give if prompts are five times as long as
+/// answers.
 impl Default for Knee {
     fn default() -> Knee {
         Knee { requests: 40.0, prefill_tokens: 2_000.0 }

@@ -1,4 +1,4 @@
-//! Promised work: requests that routers have sent to a worker and that have not finished, in tokens.
+//! Promised work: unfinished requests that routers have sent to a worker, in tokens.
 
 use std::ops::{Add, AddAssign, Sub, SubAssign};
 
@@ -9,14 +9,14 @@ use crate::tokens::Tokens;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PrefillWork {
     pub tokens: Tokens,
-    /// For each of these tokens the tokens before it in its prompt, summed.
+    /// For each of these tokens the number of tokens before it in its prompt, summed.
     pub attended: u64,
 }
 
 impl PrefillWork {
     pub const ZERO: PrefillWork = PrefillWork { tokens: Tokens::ZERO, attended: 0 };
 
-    /// So many tokens of a prompt, after those `before` them.
+    /// This many tokens of a prompt, after those `before` them.
     pub const fn after(before: Tokens, tokens: Tokens) -> PrefillWork {
         let mean = before.0.saturating_add(tokens.0 / 2);
         PrefillWork { tokens, attended: tokens.0.saturating_mul(mean) }
@@ -70,13 +70,13 @@ impl SubAssign for PrefillWork {
 /// What one request will cost a worker.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Promise {
-    /// The part of its prompt that is to be computed; zero once the first token is out.
+    /// The part of its prompt to compute; zero once the first token has come.
     pub prefill: PrefillWork,
     pub decode: Tokens,
-    /// What the request adds to the KV cache by its end: the computed part of the prompt, and the answer. The
-    /// rest of the prompt is cached already, and shared.
+    /// What the request adds to the KV cache by its end: the computed part of the prompt, and the answer. The rest of
+    /// the prompt is already cached, and shared.
     pub context: Tokens,
-    /// Whether the first token is out.
+    /// Whether the first token has come.
     pub prefilled: bool,
 }
 
@@ -84,7 +84,7 @@ pub struct Promise {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PromisedWork {
     pub requests: u32,
-    /// Requests whose first token is not out yet.
+    /// Requests whose first token has not come yet.
     pub prefilling: u32,
     pub prefill: PrefillWork,
     pub decode: Tokens,

@@ -1,8 +1,8 @@
-//! A bounded map that forgets the idle.
+//! A bounded map that drops the entries unused for longest.
 //!
-//! Two generations instead of a list in order of use: what is used moves to the young one; when that is full it becomes
-//! the old one, and the old one is dropped. An entry so survives at least half the limit of newer ones and costs no
-//! links. Both tables keep their room, so that a change of generation moves nothing.
+//! It keeps two generations instead of a list in order of use. A used entry moves to the young one. When that is full
+//! it becomes the old one, and the old one is dropped. So an entry survives at least half the limit of newer ones,
+//! and needs no links. Both tables keep their capacity, so that a change of generation moves nothing.
 //!
 //! Left out: exact order of use. A caller that needs an order keeps a number in the value.
 
@@ -43,7 +43,7 @@ impl<V: Copy> Recent<V> {
         self.forgotten
     }
 
-    /// Does not refresh the entry: it is forgotten as if it had not been read.
+    /// Does not refresh the entry: it is dropped as if it had not been read.
     pub fn peek(&self, key: u64) -> Option<V> {
         self.young.get(&key).or_else(|| self.old.get(&key)).copied()
     }
@@ -79,7 +79,7 @@ impl<V: Copy> Recent<V> {
         self.old.retain(|_, value| keeps(value));
     }
 
-    /// In no order: sort what is shown.
+    /// In arbitrary order: sort what you show.
     pub fn iter(&self) -> impl Iterator<Item = (u64, &V)> {
         self.young.iter().chain(&self.old).map(|(&key, value)| (key, value))
     }

@@ -8,7 +8,7 @@ pub enum Role {
     /// Whole requests.
     #[default]
     Both,
-    /// Only prompts, for workers that decode. It never answers a client.
+    /// Only prompts, for workers that decode. Such a worker never answers a client.
     Prefill,
     /// Whole requests, and those whose prompt another worker has prefilled.
     Decode,

@@ -1,7 +1,6 @@
 //! A moment on a clock that someone else reads: nanoseconds since the run began.
 //!
-//! In production the clock is monotonic, in replay it is virtual; nothing that takes an `Instant` can
-//! tell which, and that is the point.
+//! In production the clock is monotonic, in replay it is virtual. Code that takes an `Instant` cannot tell which.
 
 use std::ops::Add;
 use std::time::Duration;
@@ -28,13 +27,13 @@ impl Instant {
         self.0 as f64 / 1e9
     }
 
-    /// So long before; the beginning if that lies before it.
+    /// The instant `span` earlier; the beginning if that would lie before it.
     pub fn before(self, span: Duration) -> Instant {
         let nanos = u64::try_from(span.as_nanos()).unwrap_or(u64::MAX);
         Instant(self.0.saturating_sub(nanos))
     }
 
-    /// How long ago `earlier` was; zero if it lies ahead (events from two threads may cross).
+    /// How long ago `earlier` was; zero if it lies ahead (events from two threads may be out of order).
     pub const fn since(self, earlier: Instant) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
