@@ -1,8 +1,8 @@
-//! How long a prompt takes to become ids: three numbers, each that of the quietest of many rounds, for
-//! neighbours on the machine only ever add.
+//! How long it takes to turn a prompt into ids: three numbers, each from the fastest of many rounds, because other
+//! programs on the machine only add time.
 //!
-//! `cargo bench -p maitre-tokens` measures the fixture; with `MAITRE_BENCH_MODEL=<folder>` it measures a real
-//! model's. `cargo test` runs it once, small, so that it cannot rot.
+//! `cargo bench -p maitre-tokens` measures the fixture; with `MAITRE_BENCH_MODEL=<folder>` it measures a real model.
+//! `cargo test` runs it once with small inputs, so that it keeps working.
 #![allow(clippy::print_stdout, reason = "a bench prints its numbers")]
 #![allow(clippy::disallowed_methods, reason = "a bench is about the clock, and told what to measure")]
 
@@ -39,7 +39,7 @@ fn main() {
     }
 }
 
-/// Nine turns unmeasured, then the tenth.
+/// Runs nine turns unmeasured, then measures the tenth.
 fn tenth_turn(model: &Model, round: usize, words: usize) -> Duration {
     let said = |turn: usize| format!("{round} {turn} {}", prose(words));
     let turn =

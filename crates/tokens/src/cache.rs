@@ -5,7 +5,7 @@
 //! collision cannot return the ids of another text. The map's hasher is seeded per process, so a client cannot aim at
 //! one bucket.
 //!
-//! Sharded, for lanes on several threads share one model: a lock is held for one look-up.
+//! Sharded, because lanes on several threads share one model: a lock is held for one look-up.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
@@ -17,7 +17,7 @@ use parking_lot::Mutex;
 /// the map. Counted by hand, rounded up.
 const ENTRY_BYTES: usize = 96;
 
-/// Enough that two lanes seldom want the same lock.
+/// Enough that two lanes seldom need the same lock.
 const SHARDS: usize = 8;
 
 pub(crate) struct PieceCache {
@@ -30,7 +30,7 @@ struct Shard {
     young: HashMap<Box<str>, Arc<[u32]>>,
     old: HashMap<Box<str>, Arc<[u32]>>,
     young_bytes: usize,
-    /// Each generation's share: both together stay within the budget.
+    /// The limit of each generation: both together stay within the budget.
     generation_bytes: usize,
 }
 
@@ -57,7 +57,7 @@ impl PieceCache {
     }
 
     fn shard(&self, text: &str) -> &Mutex<Shard> {
-        // The head and the length are enough to spread; the map hashes the whole.
+        // The head and the length spread keys well enough; the map hashes the whole text.
         let head = &text.as_bytes()[..text.len().min(64)];
         &self.shards[self.hasher.hash_one((head, text.len())) as usize % SHARDS]
     }

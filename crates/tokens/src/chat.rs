@@ -25,12 +25,12 @@ pub struct Chat<'a> {
 /// What follows the last message.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Ending {
-    /// The head of an answer, for the model to go on (`add_generation_prompt`).
+    /// The head of an answer, which the model continues (`add_generation_prompt`).
     #[default]
     Answer,
-    /// Nothing: the last message is left open, for the model to finish (`continue_final_message`).
+    /// Nothing: the last message stays open, and the model finishes it (`continue_final_message`).
     Continue,
-    /// Whatever the template puts after a finished message.
+    /// Only what the template puts after a finished message.
     Nothing,
 }
 
@@ -54,7 +54,7 @@ impl<'a> Chat<'a> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RenderedChat {
     pub(crate) text: String,
-    /// Byte offset up to which the text alone decides the ids: what follows depends on how the engine expands an
+    /// Byte offset up to which the text alone decides the ids. After it they depend on how the engine expands an
     /// image or a sound. The text may be cut there.
     pub(crate) media: Option<usize>,
 }
@@ -69,7 +69,7 @@ impl RenderedChat {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ids {
     pub tokens: Vec<u32>,
-    /// How many of the tokens are sure to come first, in a prompt with an image or a sound in it. The rest
-    /// is only its text, good for guessing its length. `None`: there is neither, and all tokens are sure.
+    /// If the prompt contains an image or a sound, how many leading tokens are certain. The rest is only its text,
+    /// good enough to estimate its length. `None`: there is neither, and all tokens are certain.
     pub media: Option<usize>,
 }

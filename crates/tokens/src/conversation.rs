@@ -1,10 +1,10 @@
 //! Turns a client's messages into what vLLM passes to a chat template.
 //!
-//! vLLM does not pass a request on unchanged. It keeps the fields it knows, in its own order; it makes content a text
-//! or a list of parts, whichever the template iterates over; it parses the arguments of tool calls; it turns
-//! developer messages into system messages if the template knows no developer. A template can print any of this, so
-//! all of it is repeated here, after vLLM 0.32 (`renderers/chat_utils.py` and the request types). What vLLM rejects
-//! is rejected here, because then there is no prompt.
+//! vLLM does not pass a request on unchanged. It keeps the fields it knows, in its own order. It makes content a text
+//! or a list of parts, whichever the template iterates over. It parses the arguments of tool calls. It turns
+//! developer messages into system messages if the template knows no developer role. A template can print any of this,
+//! so this module repeats all of it, after vLLM 0.32 (`renderers/chat_utils.py` and the request types). It also
+//! rejects what vLLM rejects, because then there is no prompt.
 
 mod content;
 mod tool;
@@ -17,7 +17,7 @@ use crate::chat::Chat;
 use crate::conversation::content::Content;
 use crate::options::ContentFormat;
 
-/// What a template expects of the messages it is given.
+/// The form in which a template expects messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct MessageShape {
     pub(crate) format: ContentFormat,
@@ -31,7 +31,7 @@ pub(crate) struct Conversation {
     pub(crate) marked: Option<Vec<Value>>,
 }
 
-/// A chat that vLLM would not take, or that nests deeper than we follow.
+/// A chat that vLLM would reject, or that nests deeper than we follow.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum BadChat {
     #[error("{part}: not JSON: {why}")]
@@ -73,7 +73,7 @@ pub(crate) fn read(chat: &Chat<'_>, shape: MessageShape) -> Result<Conversation,
     Ok(Conversation { messages: messages.iter().map(|it| it.value(false)).collect(), marked })
 }
 
-/// The tools a template gets, or none: vLLM's own shape, its own order.
+/// The tools that a template gets, if any, in vLLM's own shape and order.
 pub(crate) fn tools(chat: &Chat<'_>) -> Result<Option<Value>, BadChat> {
     let Some(text) = chat.tools else { return Ok(None) };
     let tools = json("tools", text)?;
@@ -86,7 +86,7 @@ pub(crate) fn tools(chat: &Chat<'_>) -> Result<Option<Value>, BadChat> {
     Ok(Some(read.collect::<Result<Vec<Value>, _>>()?.into()))
 }
 
-/// The documents a template gets, or none.
+/// The documents that a template gets, if any.
 pub(crate) fn documents(chat: &Chat<'_>) -> Result<Option<Value>, BadChat> {
     let Some(text) = chat.documents else { return Ok(None) };
     let documents = json("documents", text)?;
@@ -134,7 +134,7 @@ fn pairs(map: &Value) -> impl Iterator<Item = (String, Value)> {
     keys.map(move |key| (key.as_str().unwrap_or_default().to_owned(), map.get_item(&key).unwrap_or_default()))
 }
 
-/// A member that is there and not `null`.
+/// A member that is present and not `null`.
 fn member(map: &Value, key: &str) -> Option<Value> {
     map.get_attr(key).ok().filter(|it| !it.is_undefined() && !it.is_none())
 }
@@ -191,8 +191,8 @@ fn read_message(message: &Value, format: ContentFormat) -> Result<ChatMessage, &
     Ok(ChatMessage { role, content, rest })
 }
 
-/// vLLM's answer to templates without a developer: they become the system, and all system messages become
-/// one, at the front.
+/// What vLLM does for templates without a developer role: developer messages become system messages, and all system
+/// messages become one, at the front.
 fn developers_to_system(mut messages: Vec<ChatMessage>) -> Vec<ChatMessage> {
     for message in messages.iter_mut().filter(|it| it.role == "developer") {
         "system".clone_into(&mut message.role);

@@ -1,24 +1,23 @@
 //! Where a text may be cut so that its pieces tokenize to the same ids as the whole.
 //!
-//! Before anything else, a tokenizer finds its added tokens in the raw text (leftmost, longest), and then
-//! normalizes, splits and merges only what lies between two of them. So a text cut just before an added
-//! token loses nothing: each piece starts with the token it was cut at, the search from there goes on as it
-//! went in the whole, and what follows is still not "the first word of the text", which some tokenizers
-//! treat differently (that is why we cut before the token and not after it).
+//! Before anything else, a tokenizer finds its added tokens in the raw text (leftmost, longest). Then it normalizes,
+//! splits and merges only the text between two of them. So a cut just before an added token loses nothing. Each piece
+//! starts with that token, and the search continues from there as it did in the whole text. The text after it is
+//! still not "the first word of the text", which some tokenizers treat differently. That is why we cut before the
+//! token and not after it.
 //!
-//! Not every added token is a safe place to cut. A token that matches only as a whole word, or swallows the
-//! spaces around it, depends on its neighbours; a token that is matched after normalizing is not found here
-//! at all. We cut at the plain tokens. If tokens of the dependent kinds exist, we cut only where their edges
-//! cannot be told from the end of the text. `Encoder` tests all this on the tokenizer at hand, and does not
-//! cut if the test fails.
+//! Not every added token is a safe place to cut. A token that matches only as a whole word, or swallows the spaces
+//! around it, depends on its neighbours. A token that is matched after normalizing is not found here at all. We cut
+//! at the plain tokens. If tokens of the dependent kinds exist, we cut only at plain tokens whose edges act like the
+//! end of the text. `Encoder` tests all this on the loaded tokenizer, and does not cut if the test fails.
 
 use aho_corasick::{AhoCorasick, BuildError, MatchKind};
 use tokenizers::AddedToken;
 
 pub(crate) struct Cutter {
-    /// All tokens the tokenizer looks for in the raw text, for any of them may hide another.
+    /// All tokens that the tokenizer looks for in the raw text, because any of them may hide another.
     matcher: AhoCorasick,
-    /// By pattern: may we cut before it?
+    /// By pattern: whether we may cut before it.
     plain: Vec<bool>,
 }
 
@@ -36,7 +35,7 @@ impl Cutter {
         })
     }
 
-    /// Where pieces start, but for the first, in order. Never zero.
+    /// Where pieces start, in order, without the first. Never zero.
     pub(crate) fn cuts<'s>(&'s self, text: &'s str) -> impl Iterator<Item = usize> + 's {
         self.matcher
             .find_iter(text)
@@ -53,7 +52,7 @@ impl Cutter {
             .filter(|it| !it.is_empty())
     }
 
-    /// The tokens we cut at, as trial material.
+    /// The tokens at which we cut, as material for the trial.
     pub(crate) fn plain<'t>(added: impl Iterator<Item = &'t AddedToken>) -> impl Iterator<Item = &'t str> {
         added.filter(|it| !it.normalized && !looks_around(it)).map(|it| it.content.as_str())
     }
@@ -63,7 +62,7 @@ fn looks_around(token: &AddedToken) -> bool {
     token.single_word || token.lstrip || token.rstrip
 }
 
-/// Neither end could be part of a word or swallowed as a space.
+/// Neither end can be part of a word or be swallowed as a space.
 fn has_hard_edges(content: &str) -> bool {
     let hard = |it: char| !it.is_alphanumeric() && it != '_' && !it.is_whitespace();
     content.chars().next().is_some_and(hard) && content.chars().next_back().is_some_and(hard)

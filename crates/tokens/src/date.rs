@@ -1,8 +1,8 @@
 //! The day, as chat templates print it.
 //!
-//! Templates ask for the date with `strftime_now`. Nothing pure reads a clock, so the caller passes the day.
-//! The hour is not included: an engine renders a moment after us, and the prompt of a template that prints
-//! the time of day cannot be known in advance. Such a format is an error, not a guess.
+//! Templates ask for the date with `strftime_now`. Pure code reads no clock, so the caller passes the day. The hour
+//! is not included: an engine renders a moment after us, so we cannot know the prompt of a template that prints the
+//! time of day. Such a format is an error, not a guess.
 
 use std::fmt::Write;
 
@@ -45,7 +45,7 @@ const MONTHS: [&str; 12] = [
 const WEEKDAYS: [&str; 7] = ["Thursday", "Friday", "Saturday", "Sunday", "Monday", "Tuesday", "Wednesday"];
 
 impl Date {
-    /// The day in UTC, which is where containers live; an engine elsewhere needs its offset added.
+    /// The day in UTC, which containers use; for an engine in another time zone, add its offset.
     pub fn of_unix_seconds(seconds: i64) -> Date {
         let since_epoch = seconds.div_euclid(SECONDS_PER_DAY);
         let (year, month, day) = civil(since_epoch);
@@ -106,8 +106,8 @@ fn number(text: &mut String, value: i64, width: usize, padded: bool) -> std::fmt
     if padded { write!(text, "{value:0width$}") } else { write!(text, "{value}") }
 }
 
-/// Days since the epoch to year, month and day, by counting from 1 March 2000 BC's eras of 400 years
-/// (a year that starts in March has its odd day last).
+/// Days since the epoch to year, month and day. Counts eras of 400 years from 1 March of year 0: a year that starts in
+/// March has its leap day last.
 fn civil(since_epoch: i64) -> (i32, u8, u8) {
     const DAYS_PER_ERA: i64 = 146_097;
     let days = since_epoch + 719_468;

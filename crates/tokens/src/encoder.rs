@@ -28,7 +28,7 @@ pub struct EncodeError {
 
 pub(crate) struct Encoder {
     tokenizer: Tokenizer,
-    /// `None` where pieces are not exact, so that texts are tokenized whole.
+    /// `None` if pieces are not exact; then texts are tokenized whole.
     cutter: Option<Cutter>,
     ends: SurroundingTokens,
     cache: PieceCache,
@@ -79,7 +79,7 @@ impl Encoder {
         })
     }
 
-    /// The ids of `text`, special tokens in it recognised, none added.
+    /// The ids of `text`. Recognises special tokens in it and adds none.
     pub(crate) fn encode(&self, text: &str) -> Result<Vec<u32>, EncodeError> {
         let mut ids = Vec::with_capacity(text.len() / 4);
         self.append(text, &mut ids)?;
@@ -99,7 +99,7 @@ impl Encoder {
         Ok(ids)
     }
 
-    /// How many bytes of `text` would have to be tokenized now. A new piece that comes twice counts twice.
+    /// How many bytes of `text` would have to be tokenized now. A new piece that occurs twice counts twice.
     pub(crate) fn fresh_bytes(&self, text: &str) -> usize {
         match &self.cutter {
             Some(cutter) => cutter.pieces(text).filter(|it| !self.cache.holds(it)).map(str::len).sum(),
@@ -108,7 +108,7 @@ impl Encoder {
         }
     }
 
-    /// The last offset at or before `end` where the text's ids do not depend on what follows.
+    /// The last offset at or before `end` up to which the text's ids do not depend on what follows.
     pub(crate) fn last_cut(&self, text: &str, end: usize) -> usize {
         let Some(cutter) = &self.cutter else { return 0 };
         cutter.cuts(text).take_while(|it| *it <= end).last().unwrap_or(0)
@@ -166,8 +166,8 @@ fn encode(tokenizer: &Tokenizer, text: &str, add_special_tokens: bool) -> Result
     Ok(tokenizer.encode_fast(text, add_special_tokens).map_err(failed)?.get_ids().to_vec())
 }
 
-/// The tokenizer as transformers leaves it: nothing cut short or filled up, and every token the
-/// configuration names recognised.
+/// The tokenizer as transformers sets it up: no truncation, no padding, and every token that the configuration names
+/// recognised.
 fn set_up(folder: &ModelFolder, setup: TokenizerSetup) -> tokenizers::Result<Tokenizer> {
     let mut tokenizer = Tokenizer::from_bytes(&folder.tokenizer)?;
     tokenizer.with_truncation(None)?;
@@ -194,8 +194,8 @@ fn set_up(folder: &ModelFolder, setup: TokenizerSetup) -> tokenizers::Result<Tok
     Ok(tokenizer)
 }
 
-/// transformers 5 takes only the vocabulary from a Llama's `tokenizer.json`, and how words begin from its
-/// own class.
+/// Whether transformers 5 rebuilds this tokenizer: from a Llama's `tokenizer.json` it takes only the vocabulary, and
+/// its own class decides how words begin.
 fn rebuilt_as_llama(folder: &ModelFolder) -> bool {
     let class = folder.config.tokenizer_class.as_deref();
     let model = folder.model_type.as_deref();
@@ -211,9 +211,9 @@ fn llama_words(folder: &ModelFolder) -> PreTokenizerWrapper {
     PreTokenizerWrapper::Metaspace(Metaspace::new('▁', scheme, false))
 }
 
-/// Whether pieces give the ids of the whole, on texts designed to expose a tokenizer where they do not.
+/// Whether pieces give the ids of the whole text, on texts designed to expose tokenizers for which they do not.
 fn trial(tokenizer: &Tokenizer, cutter: &Cutter, added: &[AddedToken]) -> bool {
-    /// A few suffice where models carry a thousand placeholders; each costs a millisecond.
+    /// A few suffice if models carry a thousand placeholders; each costs a millisecond.
     const TOKENS: usize = 8;
     const AROUND: [&str; 9] =
         ["", " ", "a", " a", "a ", "\n", "\n\nWord one two", "é 日本 🙂", " leading and trailing "];

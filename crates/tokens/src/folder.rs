@@ -1,8 +1,8 @@
 //! A model's folder as Hugging Face lays it out: which files, in which order of precedence.
 //!
-//! Only files that decide the ids of a prompt are read: `tokenizer.json`, the names and flags in
-//! `tokenizer_config.json`, and the chat templates, wherever this model keeps them. Names that the
-//! configuration lacks come from the older `special_tokens_map.json`.
+//! It reads only files that decide the ids of a prompt: `tokenizer.json`, the names and flags in
+//! `tokenizer_config.json`, and the chat templates, in any place where models keep them. Names that the configuration
+//! lacks come from the older `special_tokens_map.json`.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -47,8 +47,8 @@ pub(crate) struct ModelFolder {
 
 /// `tokenizer_config.json`, as far as it changes ids.
 ///
-/// Not `add_bos_token` and `add_eos_token`: transformers ignores them where there is a `tokenizer.json`,
-/// which alone decides what surrounds a text.
+/// Not `add_bos_token` and `add_eos_token`: transformers ignores them if there is a `tokenizer.json`, which alone
+/// decides what surrounds a text.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(crate) struct TokenizerConfig {
@@ -109,7 +109,7 @@ impl ModelFolder {
 }
 
 impl TokenizerConfig {
-    /// Named special tokens; where the configuration is silent, by the older file.
+    /// Named special tokens; for those that the configuration lacks, from the older file.
     fn names(&self, older: &BTreeMap<String, Value>) -> Vec<SpecialToken> {
         let own = self.others.keys().filter(|it| it.ends_with("_token") && !NAMES.contains(&it.as_str()));
         let names = NAMES.into_iter().chain(own.map(String::as_str));
@@ -127,7 +127,7 @@ fn content(token: &Value) -> Option<String> {
     Some(text.to_owned()).filter(|it| !it.is_empty())
 }
 
-/// Files of their own come first; they replace what the configuration says, as in transformers.
+/// Separate files come first; they replace what the configuration says, as in transformers.
 fn templates(path: &Path, configured: Option<Templates>) -> Result<BTreeMap<String, String>, LoadError> {
     let mut found = BTreeMap::new();
     if let Some(text) = text(&path.join("chat_template.jinja"))? {

@@ -1,9 +1,9 @@
 //! JSON into values that templates print as Python would print them.
 //!
-//! The template engine writes numbers its own way once they are very large or very small: `1e-05` comes out
-//! as `0.00001`. Schemas of tools have such defaults. So these few become objects that write themselves as
-//! Python does. Arithmetic on them is an error. Comparing one with a number would go wrong; none of the 124
-//! public templates this was tried on came out different.
+//! The template engine writes very large and very small numbers in its own way: `1e-05` becomes `0.00001`. Schemas of
+//! tools have such defaults. So these few become objects that write themselves as Python does. Arithmetic on them is
+//! an error. A comparison of one with a number would give a wrong result; none of the 124 public templates that we
+//! tried came out different.
 
 use std::cell::Cell;
 use std::fmt;
@@ -67,7 +67,7 @@ fn with_exponent(value: f64) -> Option<String> {
     Some(format!("{digits}e{sign}{:02}", exponent.abs()))
 }
 
-/// Whether the text may hold a whole number past 64 bits. Python keeps those whole; we would round them.
+/// Whether the text may contain an integer beyond 64 bits. Python keeps those exact; we would round them.
 fn has_long_integer(text: &str) -> bool {
     text.split(|it: char| !it.is_ascii_digit()).any(|it| it.len() >= 19)
 }

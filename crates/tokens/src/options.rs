@@ -7,7 +7,7 @@ pub struct ModelOptions {
     pub cache_bytes: CacheBytes,
     /// The text of a template to use instead of the folder's (vLLM's `--chat-template`).
     pub template: Option<String>,
-    /// How the template takes the content of messages; `None` detects it as vLLM does.
+    /// The form in which the template takes the content of messages; `None` detects it as vLLM does.
     pub format: Option<ContentFormat>,
     /// Template variables for requests that do not set them, a JSON object (vLLM's
     /// `--default-chat-template-kwargs`).
@@ -42,7 +42,7 @@ pub struct RenderLimits {
     pub fuel: u64,
     /// Length of the rendered text.
     pub text_bytes: usize,
-    /// All text that the template builds on the way, together. A message passes through about five operations.
+    /// All text that the template builds on the way, in total. A message passes through about five operations.
     pub built_bytes: usize,
 }
 

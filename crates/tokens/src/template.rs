@@ -1,8 +1,8 @@
 //! A model's chat template, run as transformers runs it.
 //!
-//! Templates are written for Jinja2 in Python and lean on it: methods of strings, `json.dumps`, blocks
-//! trimmed of their white space. `python` teaches the engine here to do the same; `format` finds out, as
-//! vLLM does, whether a template takes the content of a message as a text or as parts.
+//! Templates are written for Jinja2 in Python and rely on it: methods of strings, `json.dumps`, blocks trimmed of
+//! their white space. `python` makes the engine used here do the same. `format` detects, as vLLM does, whether a
+//! template takes the content of a message as a text or as parts.
 //!
 //! A template comes from the operator, but it iterates over the client's data. It therefore has a step limit (fuel),
 //! a recursion limit, a limit on its output, and one on the text that it builds on the way (`meter`).
@@ -26,8 +26,8 @@ use crate::encoder::EncodeError;
 use crate::folder::{LoadError, ModelFolder};
 use crate::options::{ModelOptions, RenderLimits};
 
-/// Macros calling macros. Real templates stay below ten; the engine's own limit of 500 is near the end of a
-/// thread's stack when every call goes through a filter of ours.
+/// Maximum depth of macros that call macros. Real templates stay below ten; the engine's own limit of 500 nearly
+/// exhausts a thread's stack when every call goes through a filter of ours.
 const RECURSION_LIMIT: usize = 100;
 
 /// Why the template produced no text.
@@ -71,7 +71,7 @@ pub(crate) struct Template {
     limits: RenderLimits,
 }
 
-/// The template one chat goes through, and its tools.
+/// The template that renders one chat, and its tools.
 pub(crate) struct SelectedTemplate<'t> {
     template: &'t Template,
     name: &'static str,
@@ -100,7 +100,7 @@ impl Template {
                 knows_developer: source.contains("\"developer\"") || source.contains("'developer'"),
             });
             if python::adds_to_safe(&source) {
-                // Without the filter its chats are refused, where they would be rendered wrong.
+                // Without the filter its chats are refused; with it they would be rendered wrong.
                 environment.remove_filter("safe");
             }
             let unbounded =
@@ -162,7 +162,7 @@ impl SelectedTemplate<'_> {
         String::from_utf8(text.bytes).map_err(|error| TemplateError::Failed { why: error.to_string() })
     }
 
-    /// In vLLM's order of precedence: what comes later overrules.
+    /// In vLLM's order of precedence: later values override earlier ones.
     fn variables(&self, chat: &Chat<'_>) -> Result<Vec<(String, Value)>, BadChat> {
         let mut variables = self.template.variables.clone();
         let mut set = |name: &str, value: Value| variables.push((name.to_owned(), value));
@@ -228,7 +228,7 @@ fn in_full(error: &minijinja::Error) -> String {
     error.to_string()
 }
 
-/// Takes a text up to a length, and no more.
+/// Accepts a text up to a length, and no more.
 struct BoundedText {
     bytes: Vec<u8>,
     limit: usize,

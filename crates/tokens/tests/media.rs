@@ -1,4 +1,4 @@
-//! A prompt with an image or a sound in it: the tokens before it are sure, and no more is claimed.
+//! Prompts with an image or a sound: the tokens before it are certain, and the router claims no more.
 #![allow(clippy::expect_used, reason = "a test fails by it")]
 
 #[path = "shared/fixture.rs"]
@@ -9,7 +9,7 @@ use maitre_tokens::chat::Chat;
 
 const IMAGE: &str = r#"{"type":"image_url","image_url":{"url":"data:image/png;base64,AAAA"}}"#;
 
-/// The text of the sure tokens.
+/// The text of the certain tokens.
 #[track_caller]
 fn check(family: &str, messages: &str, sure: &str) {
     let model = model(family);
@@ -30,7 +30,7 @@ fn a_template_that_shows_images_is_sure_up_to_the_first() {
     let head = "<|begin|><|start_header_id|>system<|end_header_id|>\n\nToday is 15 Nov 2026.\n\n<|eot_id|>";
     // In the template, the third line feed precedes a tag that is trimmed only on its right.
     let user = "<|start_header_id|>user<|end_header_id|>\n\n\n";
-    // The header's last words go on until the image's own token.
+    // The header's last words continue until the image's own token.
     check(
         "header",
         &format!(r#"[{{"role":"user","content":[{IMAGE}, {{"type":"text","text":"What?"}}]}}]"#),

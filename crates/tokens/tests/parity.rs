@@ -7,7 +7,7 @@ mod fixture;
 use fixture::{Case, FAMILIES, Golden, REBUILT, folder, model};
 use maitre_tokens::template::RenderError;
 
-/// What vLLM answers and we do not, because Python reads numbers past a double as infinity.
+/// Cases that vLLM accepts and we do not, because Python reads numbers beyond a double as infinity.
 const UNREAD: &[&str] = &["large numbers in arguments"];
 
 #[track_caller]
@@ -24,8 +24,7 @@ fn check(
             assert_eq!(actual_ids, ids, "{family}, {name}: the same text, other ids");
         }
         (Some(_), Err(error)) => assert!(UNREAD.contains(&name.as_str()), "{family}, {name}: {error}"),
-        // A body that its request types refuse is answered by the engine; whether we could render it does not
-        // matter.
+        // The engine answers a body that its request types reject; whether we could render it does not matter.
         (None, Ok(_)) => assert!(case.refused_by_types(), "{family}, {name}: vLLM refuses it"),
         (None, Err(_)) => {}
     }
@@ -37,7 +36,7 @@ fn chats_get_the_ids_vllm_gives_them() {
         let model = model(family);
         let golden = Golden::read(family);
         assert!(golden.cases.iter().filter(|it| it.ids.is_some()).count() >= 40, "{family}: too few to tell");
-        // Twice: the second time from memory.
+        // Twice: the second time from the cache.
         for case in golden.cases.iter().chain(&golden.cases) {
             let actual = model.render(&case.chat()).and_then(|prompt| {
                 let ids = model.encode(&prompt)?;

@@ -130,8 +130,8 @@ fn a_conversation_pays_for_its_last_turn_only() {
                 fresh > 0 && fresh <= expected,
                 "{family}, turn {turn}: it said what it would cost at most"
             );
-            // The last answer, this question and their headers; and the question before, where the tags around
-            // it are words to the tokenizer, so that it is one piece with its answer.
+            // The last answer, this question and their headers. Also the question before: the tags around it are
+            // words to the tokenizer, so it is one piece with its answer.
             assert!(
                 turn == 0 || fresh < 2_000,
                 "{family}, turn {turn}: {fresh} bytes of {}",

@@ -6,15 +6,15 @@ use minijinja::value::ValueKind;
 use crate::conversation::{items, member, pairs};
 use crate::options::ContentFormat;
 
-/// Stands for an image or a sound while we locate it in a prompt. If a client types it, fewer tokens of that
-/// client's own prompt are known.
+/// Stands for an image or a sound while we locate it in a prompt. If a client types it, fewer tokens of that client's
+/// own prompt are known.
 const MARK: &str = "\u{f8ff}\u{e123}maitre\u{e321}";
 
 /// Claude Code puts a header that changes with every request before its system prompt; vLLM drops it.
 const BILLING_HEADER: &str = "x-anthropic-billing-header";
 
 pub(super) enum Content {
-    /// One text. Images and sounds, if any, are for the engine to put at its front.
+    /// One text. The engine puts images and sounds, if any, at its front.
     Text(String),
     Marked(String),
     /// Parts, for a template that iterates over them.
@@ -27,7 +27,7 @@ pub(super) enum ContentPart {
         text: String,
         beside: Vec<(String, Value)>,
     },
-    /// A tool named, for the template to describe.
+    /// The name of a tool, which the template describes.
     Tool(Value),
     Media {
         kind: &'static str,
@@ -91,7 +91,7 @@ impl Content {
         }
     }
 
-    /// The text of it, one part a line.
+    /// The text of it, one part per line.
     pub(super) fn text(&self) -> String {
         match self {
             Content::Text(text) | Content::Marked(text) => text.clone(),

@@ -5,7 +5,7 @@ use minijinja::value::ValueKind;
 
 use crate::conversation::{items, member};
 
-/// One tool a request offers.
+/// Reads one tool that a request offers.
 pub(super) fn read(tool: &Value) -> Result<Value, &'static str> {
     let function = member(tool, "function").filter(|it| it.kind() == ValueKind::Map).ok_or("no function")?;
     match member(tool, "type") {
@@ -76,8 +76,8 @@ fn arguments(function: &Value) -> Result<Value, &'static str> {
     }
 }
 
-/// Python's reader takes what ours refuses: `NaN`, half a surrogate pair, numbers past a double and nesting
-/// past our limit. There the engine may see an object where we see none, so we do not guess.
+/// Whether Python's reader accepts what ours rejects: `NaN`, half a surrogate pair, numbers beyond a double and
+/// nesting beyond our limit. The engine may then see an object where we see none, so we do not guess.
 fn python_reads(text: &str, error: &serde_json::Error) -> bool {
     let why = error.to_string();
     let ours = ["recursion limit", "surrogate", "number out of range"];

@@ -1,9 +1,9 @@
 //! Detects whether a template iterates over the parts of a message's content or prints it as a text.
 //!
-//! vLLM decides it once per template, by reading its syntax tree: a loop over the content of something that
-//! is itself looped over in `messages` means parts. The answer changes prompts, so this follows vLLM's rules
-//! (0.32, `renderers/hf.py`) rather than better ones: a variable named `content` counts by its name alone,
-//! what a macro is called with counts where it is called directly, and scopes do not exist.
+//! vLLM decides it once per template, by reading its syntax tree: a loop over the content of something that is itself
+//! looped over in `messages` means parts. The answer changes prompts, so this follows vLLM's rules (0.32,
+//! `renderers/hf.py`) rather than better ones. A variable named `content` counts by its name alone. The arguments of
+//! a macro count if it is called directly. Scopes do not exist.
 
 use minijinja::machinery::ast::{CallArg, Expr, ForLoop, Macro, Stmt};
 use minijinja::machinery::parse;
@@ -25,7 +25,7 @@ pub(super) fn detect(source: &str, syntax: &SyntaxConfig) -> ContentFormat {
 /// The nodes that the rules examine, anywhere in the template.
 #[derive(Default)]
 struct Nodes<'n> {
-    /// Each with its enclosing macro.
+    /// Each loop with its enclosing macro.
     loops: Vec<(&'n ForLoop<'n>, Option<usize>)>,
     sets: Vec<(&'n Expr<'n>, &'n Expr<'n>)>,
     macros: Vec<&'n Macro<'n>>,
@@ -34,7 +34,7 @@ struct Nodes<'n> {
 }
 
 impl<'n> Nodes<'n> {
-    /// Names that stand for one message, or `None` where vLLM gives up.
+    /// Names that stand for one message, or `None` if vLLM gives up.
     fn message_names(&self) -> Option<Vec<&'n str>> {
         let mut lists = vec!["messages"];
         let mut at = 0;
@@ -76,7 +76,7 @@ impl<'n> Nodes<'n> {
         })
     }
 
-    // No deeper than the template nests, which its parser bounds.
+    // No deeper than the template nests, which its parser limits.
     fn visit_statement(&mut self, statement: &'n Stmt<'n>) {
         let outside = self.inside;
         match statement {

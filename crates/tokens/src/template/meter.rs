@@ -1,7 +1,7 @@
 //! Bounds what a template builds in memory on its way to its output.
 //!
-//! Fuel bounds the steps, but one step can double a text, and forty of them make a terabyte: the process would be
-//! aborted, because an allocation that fails cannot be caught. So all text that a template builds is counted, and a
+//! Fuel bounds the steps, but one step can double a text. Forty such steps make a terabyte, and the failed allocation
+//! would abort the process, because nothing can catch it. So all text that a template builds is counted, and a
 //! rendering that builds too much is stopped before the allocation.
 //!
 //! The engine has no hook for its operators. Their operands are therefore passed through filters of ours, inserted into
@@ -56,7 +56,7 @@ pub(super) fn charge(bytes: usize) -> Result<(), Error> {
     Ok(())
 }
 
-/// Fails if a text of this length, of which not all was counted yet, is too long.
+/// Fails if a text of this length, which was not fully counted yet, is too long.
 pub(super) fn check(bytes: usize) -> Result<(), Error> {
     if bytes > LEFT.get() { Err(overfull()) } else { Ok(()) }
 }
@@ -66,7 +66,7 @@ pub(super) fn charge_text(value: &Value) -> Result<(), Error> {
     charge(text_len(value)?)
 }
 
-/// The length of a value's text. Stops where that exceeds what is left: a list may hold one text many times.
+/// The length of a value's text. Stops once that exceeds what is left: a list may hold one text many times.
 fn text_len(value: &Value) -> Result<usize, Error> {
     if let Some(text) = value.as_str() {
         return Ok(text.len());
@@ -138,7 +138,7 @@ pub(super) fn teach(environment: &mut Environment<'_>) {
     environment.set_formatter(|out, state, value| {
         charge_text(value)?;
         match (value.as_str(), state.auto_escape()) {
-            // The usual case, in one piece.
+            // The usual case: a single text.
             (Some(text), AutoEscape::None) => out.write_str(text).map_err(Error::from),
             _ => escape_formatter(out, state, value),
         }
@@ -203,13 +203,13 @@ fn charge_format(args: &[Value]) -> Result<(), Error> {
     charge(format.len().saturating_mul(longest.saturating_add(1)))
 }
 
-/// The source with its operands metered; none if that cannot be done.
+/// The source with its operands metered; `None` if that cannot be done.
 pub(super) fn metered(source: &str, syntax: &SyntaxConfig) -> Option<String> {
     let root = parse(source, "chat", syntax.clone()).ok()?;
     let mut meter = Meter { source, inserts: Vec::new() };
     meter.statement(&root);
     let mut inserts = meter.inserts;
-    // What begins or ends at one place keeps its order: outer before inner, and the reverse at the end.
+    // Inserts at one place keep their order: outer before inner at the beginning, and the reverse at the end.
     inserts.sort_by_key(|it| it.0);
     let (mut text, mut at) = (String::with_capacity(source.len() * 2), 0);
     for (place, insert) in inserts {
@@ -222,7 +222,7 @@ pub(super) fn metered(source: &str, syntax: &SyntaxConfig) -> Option<String> {
     Some(text)
 }
 
-/// Whether a filter makes a text of what it is given.
+/// Whether a filter makes a text of its input.
 fn prints(filter: &Filter<'_>) -> bool {
     PRINTING.contains(&filter.name)
         || filter.name == "map" && filter.args.iter().any(|it| matches!(it, CallArg::Pos(_)))
@@ -252,7 +252,7 @@ impl Meter<'_> {
         self.inserts.push((end, format!(")|{filter})")));
     }
 
-    // No deeper than the template nests, which its parser bounds.
+    // No deeper than the template nests, which its parser limits.
     fn expression(&mut self, expression: &Expr<'_>) {
         let whole = |meter: &mut Self| tree::expressions_of(expression, |it| meter.expression(it));
         match expression {
@@ -264,7 +264,7 @@ impl Meter<'_> {
                 let filter = if matches!(it.op, BinOpKind::Concat) { "__text" } else { "__part" };
                 [&it.left, &it.right].into_iter().for_each(|it| self.through(filter, it));
             }
-            // The engine itself bounds one product.
+            // The engine itself limits one product.
             Expr::BinOp(it) if matches!(it.op, BinOpKind::Mul) => self.around("__part", expression, whole),
             Expr::Filter(it) if let Some(input) = it.expr.as_ref().filter(|_| prints(it)) => {
                 self.through("__text", input);
@@ -294,8 +294,8 @@ impl Meter<'_> {
     }
 }
 
-/// Where an expression begins. The engine lets a second call, member or item begin after the first. If a bracket stands
-/// before the place found here, it closes within the expression, and what is inserted behind it fits all the same.
+/// Where an expression begins. The engine lets a second call, member or item begin after the first. A bracket before
+/// the place found here closes within the expression, so an insert after it is still correct.
 fn start(expression: &Expr<'_>) -> usize {
     let own = expression.span().start_offset as usize;
     let inner = match expression {
@@ -312,7 +312,7 @@ fn start(expression: &Expr<'_>) -> usize {
     own.min(inner)
 }
 
-/// The text of the template's own in a statement. Inner loops count theirs themselves.
+/// The template's own text in a statement, without that of inner loops, which count their own.
 fn raw_bytes(statement: &Stmt<'_>) -> usize {
     let sum = |body: &[Stmt<'_>]| body.iter().map(raw_bytes).sum::<usize>();
     match statement {

@@ -1,8 +1,8 @@
 //! Python features that templates use: `json.dumps`, string methods and tests with Python's semantics.
 //!
-//! The engine's own library covers most of it (`minijinja_contrib::pycompat`). Here is what it lacks or does
-//! differently, each with a difference that changes prompts: white space counts four control characters
-//! more, lines end at more characters, a string is a sequence, JSON has a space after its commas.
+//! The engine's own library covers most of it (`minijinja_contrib::pycompat`). This module has what it lacks or does
+//! differently, where the difference changes prompts: white space includes four more control characters, lines end at
+//! more characters, a string is a sequence, JSON has a space after its commas.
 
 mod json;
 #[cfg(test)]
@@ -49,7 +49,7 @@ pub(super) fn teach(environment: &mut Environment<'_>) {
     });
 }
 
-/// Why the template refused, if the error is that it did.
+/// Why the template refused, if the error is a refusal.
 pub(super) fn refusal(error: &Error) -> Option<String> {
     let mut source: Option<&(dyn std::error::Error + 'static)> = std::error::Error::source(error);
     while let Some(it) = source {
@@ -61,10 +61,10 @@ pub(super) fn refusal(error: &Error) -> Option<String> {
     None
 }
 
-/// The source with two tags rewritten that the engine here reads otherwise than Jinja2.
+/// The source with two tags rewritten that this engine reads differently from Jinja2.
 ///
-/// `generation` encloses what an assistant said. Transformers uses it for training; otherwise it only opens a
-/// scope, as `with` does. The line feed after `raw` is text, whether blocks are trimmed or not.
+/// `generation` encloses what an assistant said. Transformers uses it for training; otherwise it only opens a scope,
+/// as `with` does. The line feed after `raw` is text, whether blocks are trimmed or not.
 pub(super) fn in_our_tags(source: &str) -> String {
     let mut text = String::with_capacity(source.len());
     let mut rest = source;
@@ -88,7 +88,7 @@ pub(super) fn in_our_tags(source: &str) -> String {
     text
 }
 
-/// Whether a template adds to a text it called safe. Python then escapes what is added, and we do not.
+/// Whether a template adds to a text that it marked safe. Python then escapes what is added, and we do not.
 pub(super) fn adds_to_safe(source: &str) -> bool {
     let dense: String = source.split_whitespace().collect();
     dense.contains("|safe+")
@@ -115,7 +115,7 @@ pub(super) fn tag_last(messages: &[Value]) -> Result<(Vec<Value>, String), Templ
     Ok((tagged, text))
 }
 
-/// The text up to the tag, and with it the space the template put before it, if it trimmed the text.
+/// The text up to the tag. If the template trimmed the text, the space before the tag goes too.
 pub(super) fn cut_at_tag(mut text: String, last: &str) -> Result<String, TemplateError> {
     let dropped =
         TemplateError::NothingToContinue { why: "the template drops the last message or part of it" };
@@ -151,7 +151,7 @@ impl fmt::Display for Refusal {
 
 impl std::error::Error for Refusal {}
 
-/// Python's white space: Unicode's, and four separators that only Python counts.
+/// Python's white space: Unicode's, and four separators that only Python includes.
 fn is_space(char: char) -> bool {
     char.is_whitespace() || matches!(char, '\x1c'..='\x1f')
 }
@@ -160,7 +160,7 @@ fn strip(text: &str) -> &str {
     text.trim_matches(is_space)
 }
 
-/// What is not defined has no length, and no members.
+/// An undefined value has no length, and no members.
 fn length(value: &Value) -> Result<usize, Error> {
     let none = || Error::new(ErrorKind::InvalidOperation, format!("{} has no length", value.kind()));
     if value.is_undefined() { Ok(0) } else { value.len().ok_or_else(none) }
@@ -219,7 +219,7 @@ fn method(state: &mut State<'_, '_>, value: &Value, name: &str, args: &[Value]) 
     }
 }
 
-/// `None` where the library's own method will do.
+/// `None` if the library's own method is enough.
 fn string_method(text: &str, name: &str, args: &[Value]) -> Result<Option<Value>, Error> {
     let value = match name {
         "strip" | "lstrip" | "rstrip" => {
@@ -266,7 +266,7 @@ fn partition(text: &str, separator: &str, from_end: bool) -> Value {
 
 fn split(text: &str, name: &str, args: &[Value]) -> Result<Option<Value>, Error> {
     let (separator, times): (Option<&str>, Option<i64>) = from_args(args)?;
-    // A negative number is no limit.
+    // A negative number means no limit.
     let times = times.and_then(|it| usize::try_from(it).ok());
     let from_end = name == "rsplit";
     let parts: Vec<&str> = match (separator, times) {

@@ -1,4 +1,4 @@
-//! `json.dumps`, to the letter.
+//! `json.dumps`, reproduced exactly.
 
 use minijinja::value::{Kwargs, ValueKind};
 use minijinja::{Error, ErrorKind, Value};
@@ -6,7 +6,7 @@ use minijinja::{Error, ErrorKind, Value};
 use crate::json::{Exponent, float};
 use crate::template::meter;
 
-/// Deeper than any JSON we read; a template that nests further of its own is stopped.
+/// Deeper than any JSON we read; a template that nests further is stopped.
 const DEPTH_MAX: usize = 256;
 
 /// The `tojson` transformers gives to templates: `json.dumps` with characters beyond ASCII left as they are.
@@ -102,7 +102,7 @@ impl JsonLayout {
             any = true;
             match key.kind() {
                 ValueKind::String => self.write_string(text, key.as_str().unwrap_or_default()),
-                // Python writes numbers, booleans and none as texts where they are keys.
+                // Python writes numbers, booleans and `None` as texts if they are keys.
                 _ => {
                     text.push('"');
                     self.write(text, &key, depth + 1)?;
