@@ -19,7 +19,7 @@ view! {
         synced: bool,
         /// The part of each tenant's limits that this router admits. Below 1 while a known router cannot be reached.
         limit_share: Option<f64>,
-        /// All that are known, the one that answers first.
+        /// All known routers, the one that answers first.
         routers: Vec<RouterView>,
         /// Bytes sent to other routers since the start.
         bytes_out: u64,

@@ -1,4 +1,4 @@
-//! What an operator changes, and what the router answers.
+//! What an operator can change, and the router's replies.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ view! {
         url: String,
     }
 
-    /// A worker that was removed.
+    /// A removed worker.
     RemovedWorker {
         /// Its URL.
         removed: Text,
@@ -26,10 +26,10 @@ view! {
 
     /// The strategies in use.
     StrategyView {
-        /// All there are.
+        /// All known strategies.
         known: Vec<Text>,
         strategy: Text,
-        /// Models that use another one.
+        /// Models that use another strategy.
         strategies: BTreeMap<Text, Text>,
     }
 
@@ -72,12 +72,12 @@ view! {
         block_tokens: u32,
         /// Blocks that the worker's KV events report.
         reported_blocks: u32,
-        /// Blocks expected from what was routed there.
+        /// Blocks that the router predicts from the requests it sent there.
         predicted_blocks: u32,
         trust: Text,
     }
 
-    /// How much is logged.
+    /// The log level.
     LogLevel [deny_unknown_fields] {
         /// Such as `info` or `maitre_proxy=debug`.
         level: String,

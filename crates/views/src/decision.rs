@@ -1,4 +1,4 @@
-//! Where requests went and why: a line each, or one with every candidate.
+//! Where requests went and why: a summary each, or one with every candidate.
 
 use crate::programs::{HoldView, ProgramStepView};
 use crate::schema::view;
@@ -15,13 +15,13 @@ view! {
     DecisionEvent {
         decisions: Vec<DecisionSummary>,
         ..
-        /// How many more there were than one event takes.
+        /// How many more decisions there were than one event holds.
         skipped: u64,
     }
 
     /// One attempt of one request: where it went, why, and how it ended.
     DecisionSummary {
-        /// Counts from 1; null for a question.
+        /// Counts from 1; null for a dry run.
         number: Option<u64>,
         /// In milliseconds since 1970.
         at_ms: u64,
@@ -45,10 +45,10 @@ view! {
         prompt_tokens: u64,
         /// Expected length of the answer.
         answer_tokens: u64,
-        /// Prompt tokens that the worker was expected to have cached; null where that was not looked up.
+        /// Prompt tokens that the worker was expected to have cached; null if that was not looked up.
         expected_cached_tokens: Option<u64>,
         predicted_ttft_ms: Option<f64>,
-        /// From the placement. Null for an answer in one piece, and until the first token.
+        /// Since the placement. Null for an answer in one piece, and until the first token.
         actual_ttft_ms: Option<f64>,
         /// From the placement to the end.
         total_ms: Option<f64>,
@@ -59,23 +59,23 @@ view! {
         outcome: Text,
     }
 
-    /// One decision with its candidates and what other strategies would have done.
+    /// One decision with its candidates and what shadow strategies would have done.
     DecisionDetail(summary: DecisionSummary) {
         ..
         actual_answer_tokens: Option<u64>,
         actual_prompt_tokens: Option<u64>,
-        /// Of a question: the request would wait in the queue first.
+        /// For a dry run: the request would wait in the queue first.
         would_wait: bool,
         candidates_total: u64,
         /// The worker that prefills for the chosen one, if another does.
         prefill: Option<PrefillView>,
-        /// What the chosen worker fetches of the prompt's KV cache, if it does.
+        /// What the chosen worker fetches of the prompt's KV cache, if anything.
         fetch: Option<FetchView>,
-        /// The program that the request is a call of, if it is one.
+        /// The program that the request belongs to, if any.
         program: Option<ProgramStepView>,
-        /// Of a question: why the call would be held first, if it would.
+        /// For a dry run: why the call would be held first, if it would.
         hold: Option<HoldView>,
-        /// The cheapest, at most 16, with the chosen one.
+        /// The cheapest candidates, at most 16, with the chosen one.
         candidates: Vec<CandidateView>,
         shadows: Vec<ShadowChoice>,
     }
@@ -103,7 +103,7 @@ view! {
         expected_ms: f64,
     }
 
-    /// A worker that could have taken the request, as it was then.
+    /// A worker that could have taken the request, with its state at that time.
     CandidateView {
         worker: u32,
         price_ms: f64,
@@ -116,7 +116,7 @@ view! {
         cached_tokens: u64,
         /// More of them, in slower memory.
         cached_slow_tokens: u64,
-        /// More of them, which it would fetch from another worker or from a store.
+        /// More of them, which it would fetch from another worker or a store.
         fetched_tokens: u64,
         /// Those of `cached_tokens` after the cached prefix, which its engine reuses as chunks.
         chunk_tokens: u64,

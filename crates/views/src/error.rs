@@ -1,4 +1,4 @@
-//! How the admin API refuses.
+//! How the admin API reports errors.
 
 use crate::schema::view;
 

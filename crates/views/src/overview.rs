@@ -23,9 +23,9 @@ view! {
         uptime_s: f64,
         /// Whether it takes requests, as `/readyz` answers.
         ready: bool,
-        /// Why not, if it does not.
+        /// Why it takes none, if it does not.
         not_ready: Option<Text>,
-        /// Whether it finishes its requests in order to stop.
+        /// Whether it finishes its requests before it stops.
         draining: bool,
         /// Models that use another strategy.
         strategies: BTreeMap<Text, Text>,
@@ -34,12 +34,12 @@ view! {
         queue: QueueView,
         prediction: PredictionError,
         shadows: Vec<ShadowMeans>,
-        /// The hottest, at most 20.
+        /// The most frequent prefixes, at most 20.
         prefixes: Vec<HotPrefix>,
         discovery: Vec<DiscoverySource>,
         /// How many workers each model should have; at most 16.
         scaling: Vec<ModelScalingView>,
-        /// Null where this router is the only one.
+        /// Null if this router is the only one.
         cluster: Option<ClusterView>,
         /// Null while programs are off.
         programs: Option<ProgramsView>,
@@ -48,7 +48,7 @@ view! {
     /// Counts since the start.
     TotalCounts {
         ..
-        /// All that have arrived.
+        /// All requests that have arrived.
         requests: u64,
         answered: u64,
         refused: u64,
@@ -64,19 +64,20 @@ view! {
         answer_tokens: u64,
     }
 
-    /// The last second; times and ratios of the last ten.
+    /// The last second; times and ratios cover the last ten.
     LastSecond {
         ..
         /// Requests that arrived.
         requests_per_s: f64,
-        /// As they were passed on.
+        /// Counted as the router passes them on.
         answer_tokens_per_s: f64,
-        /// Of prompts whose answer began; where the router has no tokenizer for the model, of prompts whose answer ended.
+        /// Of prompts whose answer began; if the router has no tokenizer for the model, of prompts whose answer
+        /// ended.
         prompt_tokens_per_s: f64,
         /// A request that still waits for its first token counts as one that takes longer than that.
         ttft_p50_ms: Option<f64>,
         ttft_p99_ms: Option<f64>,
-        /// Of a request in flight that has no first token now; null if there is none.
+        /// The longest wait of a request in flight that has no first token yet; null if there is none.
         longest_wait_ms: Option<f64>,
         hit_ratio: Option<f64>,
         /// Requests in the queue.
@@ -87,7 +88,7 @@ view! {
     QueueView {
         ..
         enabled: bool,
-        /// Requests in it.
+        /// Requests in the queue.
         waiting: u32,
         classes: Vec<ClassQueueView>,
     }
@@ -98,16 +99,16 @@ view! {
         waiting: u32,
     }
 
-    /// How far predictions of the first token are off.
+    /// The error of predicted TTFT.
     PredictionError {
         ..
-        /// Streams it is taken over.
+        /// Streams that it covers.
         count: u64,
         /// The median of |predicted − actual| / actual.
         median_error: Option<f64>,
     }
 
-    /// What another strategy would have done, as means over its decisions.
+    /// What another strategy would have done, averaged over its decisions.
     ShadowMeans {
         strategy: Text,
         ..
@@ -133,13 +134,13 @@ view! {
         model: Option<Text>,
     }
 
-    /// A place where workers are discovered.
+    /// A source of worker discovery.
     DiscoverySource {
         ..
         source: Text,
         state: Text,
         workers: u64,
-        /// Why it fails, or what of it was left out.
+        /// Why it fails, or which workers were left out.
         note: Option<Text>,
     }
 

@@ -1,4 +1,4 @@
-//! Programs: what has KV memory, and which calls are held until theirs have.
+//! Programs: which have KV memory, and which calls the router holds until theirs do.
 
 use crate::schema::view;
 use crate::text::Text;
@@ -10,24 +10,24 @@ view! {
         rule: Text,
         ..
         known: u64,
-        /// Those with KV memory at a worker.
+        /// Programs with KV memory at a worker.
         resident: u64,
-        /// Those with a call in flight.
+        /// Programs with a call in flight.
         running: u64,
-        /// Those with a call that is held.
+        /// Programs with a held call.
         held: u64,
         calls_held: u64,
-        /// Of the call that is held longest; null if none is.
+        /// The longest time that a call is held now; null if none is.
         held_longest_ms: Option<f64>,
         /// The working set: tokens of the resident programs.
         resident_tokens: u64,
         held_tokens: u64,
-        /// The KV memory of all workers; null if one of them has not said.
+        /// The KV memory of all workers; null if one of them has not reported it.
         kv_tokens: Option<u64>,
         workers: Vec<ProgramMemory>,
-        /// Held longest first, at most 20.
+        /// The longest held first, at most 20.
         calls: Vec<HeldCallView>,
-        /// Those with memory first, the largest first, at most 20.
+        /// Programs with memory first, the largest first, at most 20.
         programs: Vec<ProgramView>,
         holds_ended: Vec<HoldsEnded>,
     }
@@ -40,7 +40,7 @@ view! {
         programs: u64,
         idle: u64,
         tokens: u64,
-        /// Null if the engine has not said.
+        /// Null if the engine has not reported it.
         kv_tokens: Option<u64>,
     }
 
@@ -52,23 +52,23 @@ view! {
         ..
         /// Masked: a tenant's name may be a key.
         tenant: Option<Text>,
-        /// Where its context has memory.
+        /// The worker where its context has memory.
         worker: Option<u32>,
         url: Option<Text>,
         tokens: u64,
         calls: u32,
-        /// Since its last call ended; null while one is under way or held.
+        /// Time since its last call ended; null while a call is in flight or held.
         idle_ms: Option<f64>,
     }
 
-    /// A call that is held.
+    /// A held call.
     HeldCallView(hold: HoldView) {
         program: Text,
         ..
         /// The request's id.
         id: Option<Text>,
         tenant: Option<Text>,
-        /// Calls of its program so far, with this one.
+        /// Calls of its program so far, this one included.
         calls: u32,
         held_ms: f64,
     }
@@ -78,24 +78,24 @@ view! {
         /// Tokens that its program needs.
         tokens: u64,
         ..
-        /// The worker with the most memory that no program fills.
+        /// The worker with the most memory that no program uses.
         roomiest: Option<u32>,
         roomiest_url: Option<Text>,
-        /// The part of its KV cache that programs fill.
+        /// The part of its KV cache that programs use.
         roomiest_usage: Option<f64>,
-        /// Held calls that are tried before it.
+        /// Held calls that the router tries before it.
         ahead: u32,
-        /// It goes after so long, whatever the memory.
+        /// The call goes after this time, whatever the memory.
         at_latest_ms: f64,
     }
 
-    /// Calls whose hold ended in one way, since the start.
+    /// Calls whose hold ended for one reason, since the start.
     HoldsEnded {
         /// `memory`, `waited`, `deadline`, `disconnected` or `list-full`.
         reason: Text,
         ..
         calls: u64,
-        /// How long they were held together.
+        /// How long they were held in total.
         held_ms: f64,
     }
 
@@ -103,17 +103,17 @@ view! {
     ProgramStepView {
         program: Text,
         ..
-        /// Its calls so far, with this one.
+        /// Its calls so far, this one included.
         calls: u32,
-        /// Where the call before went; null for the first one.
+        /// The worker of the previous call; null for the first call.
         last_worker: Option<u32>,
         last_url: Option<Text>,
         /// How long this call was held.
         held_ms: f64,
-        /// What its memory costs the other programs of the chosen worker: the prefill of what they lose. A part of the term
-        /// `room`.
+        /// What its memory costs the other programs of the chosen worker: the prefill of what they lose. Part of the
+        /// term `room`.
         memory_ms: f64,
-        /// The same at the worker of the call before, if that was a candidate.
+        /// The same at the worker of the previous call, if that was a candidate.
         last_memory_ms: Option<f64>,
     }
 }

@@ -16,14 +16,14 @@ view! {
         desired_workers: u32,
         /// Workers that take requests now.
         workers: u32,
-        /// What the number follows from: idle, least, first-worker, demand, deadlines, backlog, kv-cache or settling.
+        /// The reason for the number: idle, least, first-worker, demand, deadlines, backlog, kv-cache or settling.
         reason: Text,
         ..
         /// The same in plain words.
         because: Text,
-        /// Seconds of work that arrive in a second.
+        /// Seconds of work that arrive per second.
         load: f64,
-        /// The same, once a worker asked for now is ready.
+        /// The same, at the time when a worker ordered now is ready.
         load_ahead: f64,
         /// Seconds of work that wait for a worker.
         backlog_s: f64,

@@ -13,8 +13,8 @@
 //! ```
 //!
 //! This declares `pub struct ClusterView` with its `Serialize` and `Deserialize`, and its `View::SHAPE` with the same
-//! field names, types and doc comments. The router always sends every field. A reader needs those before the `..`,
-//! which tell this API from another; the others take their default where a router of another version lacks them.
+//! field names, types and doc comments. The router always sends every field. A reader requires those before the `..`,
+//! which distinguish this API from another. The others get their default if a router of another version lacks them.
 
 use std::collections::BTreeMap;
 
@@ -37,7 +37,7 @@ pub enum JsonShape {
 pub struct ObjectShape {
     pub name: &'static str,
     pub doc: &'static str,
-    /// An object whose fields this one has as well.
+    /// An object whose fields this one has too.
     pub base: Option<&'static ObjectShape>,
     pub fields: &'static [FieldShape],
 }
@@ -55,7 +55,7 @@ pub trait View {
 }
 
 impl JsonShape {
-    /// The object at the heart of this shape: itself, or what it lists or may lack.
+    /// The object at the core of this shape: itself, or the one it lists or may lack.
     pub fn object(&self) -> Option<&'static ObjectShape> {
         match self {
             JsonShape::Object(object) => Some(object),

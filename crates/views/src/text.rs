@@ -1,4 +1,4 @@
-//! Names from outside, safe to print on a terminal once they have been read.
+//! Names from outside, made safe to print on a terminal when they are deserialized.
 //!
 //! Names of models, tenants and workers come from clients, engines and config files. Printed as they are, they could
 //! move the cursor, change the terminal's title or reverse the reading direction. `Text` replaces such characters when

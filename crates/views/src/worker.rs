@@ -1,4 +1,4 @@
-//! One worker: state, load, what its cache holds, and how fast it is.
+//! One worker: state, load, the contents of its cache, and how fast it is.
 
 use crate::schema::view;
 use crate::text::Text;
@@ -15,14 +15,14 @@ view! {
         url: Text,
         /// `probing`, `ready`, `suspect`, `ejected` or `warming`.
         state: Text,
-        /// The part of the work it should take, beside 1 for a full part; set by an operator.
+        /// The part of the work it should take, relative to 1 for a full part; set by an operator.
         weight: f64,
         ..
         /// Why it is `suspect` or `ejected`, such as `connection refused`.
         unhealthy: Option<Text>,
         /// Whether an operator has drained it.
         draining: bool,
-        /// Which part of requests it does: `both`, `prefill` or `decode`.
+        /// Which part of a request it does: `both`, `prefill` or `decode`.
         role: Text,
         engine: Option<Text>,
         /// At most 16.
@@ -45,16 +45,16 @@ view! {
         kv_usage: Option<f64>,
         /// The size of its KV cache.
         kv_tokens: Option<u64>,
-        /// Tokens the router believes it has cached.
+        /// Tokens that the router expects in its cache.
         cached_tokens: u64,
-        /// Cached prompt tokens of all its prompt tokens, since the start.
+        /// Cached prompt tokens divided by all its prompt tokens, since the start.
         hit_ratio: Option<f64>,
-        /// Requests it was given since the start.
+        /// Requests that it received since the start.
         requests_total: u64,
         /// Failed attempts and answers that were cut off, since the start.
         failures: u64,
         rates: LearnedRates,
-        /// How far its KV events are trusted: `none`, `cold`, `suspect` or `fresh`.
+        /// How far the router trusts its KV events: `none`, `cold`, `suspect` or `fresh`.
         trust: Text,
         /// Time since anything was received from it.
         last_seen_ms: Option<u64>,
@@ -79,13 +79,13 @@ view! {
     Rates {
         ..
         prefill_tokens_per_s: f64,
-        /// Time to the first token of the shortest prompt.
+        /// TTFT of the shortest prompt.
         floor_ms: f64,
         /// Time between two tokens on an idle worker.
         step_ms: f64,
-        /// What each request in flight adds to the step.
+        /// What each request in flight adds to a step.
         step_per_request_ms: f64,
-        /// Time between two tokens with the requests that are there now.
+        /// Time between two tokens with the current number of requests.
         step_now_ms: f64,
     }
 
