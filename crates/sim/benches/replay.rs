@@ -1,7 +1,7 @@
 //! How fast the engine model runs in virtual time: many long requests over a few workers.
 //!
-//! `cargo bench -p maitre-sim` plays 12,000 requests of about 12,000 tokens over eight workers; under
-//! `cargo test` a hundredth of that, so that it cannot rot. Three numbers: wall seconds, steps, hit ratio.
+//! `cargo bench -p maitre-sim` plays 12,000 requests of about 12,000 tokens over eight workers; `cargo test` plays a
+//! hundredth of that, so that it keeps working. Three numbers: wall seconds, steps, hit ratio.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use maitre_sim::profile::H200_8B;
 const WORKERS: usize = 8;
 const FULL_REQUESTS: u64 = 12_000;
 
-/// A conversation's prompt: each turn of a session repeats the one before it and adds to it.
+/// A conversation's prompt: each turn of a session repeats the previous one and adds to it.
 fn job(request: u64, rng: &mut Rng) -> Job {
     let (session, turn) = (request / 4 % 500, request % 4);
     let prompt_tokens = 6_000 + 3_000 * turn as u32 + rng.below(1_000) as u32;

@@ -1,7 +1,8 @@
 //! Fleets that pull KV from each other, or share a store, and those that do neither: the tables of `docs/kv-pull.md`.
 //!
 //! `cargo run --release -p maitre-sim --example pull -- 4` plays four seeds and prints one line per traffic, link and
-//! fleet. Further arguments: only traffic whose name contains this, or a workload; only such links; and how many runs at once.
+//! fleet. Further arguments: a part of the traffic's name or a workload, a part of the link's name, and how many runs
+//! at once.
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a tool for a table in docs")]
 
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -43,7 +44,7 @@ const LINKS: [(&str, f64); 2] = [("fast", 17.0), ("slow", 1.0)];
 
 const FLEETS: [&str; 4] = ["alone", "pull", "store", "pull, store"];
 
-/// Engines that reuse KV at any position, and a router that knows it or does not.
+/// Engines that reuse KV at any position, with a router that knows it and one that does not.
 const CHUNK_FLEETS: [&str; 3] = ["alone", "unknown chunks", "chunks"];
 
 /// A part of each chunk that is computed again.

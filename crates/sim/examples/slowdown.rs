@@ -1,4 +1,4 @@
-//! A worker is ten times slower for a minute: the requests that it and its fleet get in each second, in virtual time.
+//! A worker is ten times slower for a minute: how many requests it and its fleet get in each second, in virtual time.
 //!
 //! `cargo run --release -p maitre-sim --example slowdown -- 20` prints one line of JSON per seed and number of clients, as
 //! `scripts/slowdown` reads them.
@@ -13,7 +13,7 @@ use maitre_sim::trace::{Piece, Request, Trace};
 const WORKERS: usize = 4;
 const SLOW: u32 = 1;
 const ENDS: u64 = 125;
-/// More than a client sends until then.
+/// More requests than a client sends until then.
 const REQUESTS: u64 = 2_000;
 
 fn request(number: u64, rng: &mut Rng) -> Request {

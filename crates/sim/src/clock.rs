@@ -32,7 +32,7 @@ pub(crate) fn unix_seconds() -> u64 {
     since_1970().as_secs()
 }
 
-/// The time since 1970; none on a clock that was never set.
+/// The time since 1970; `None` on a clock that was never set.
 #[expect(clippy::disallowed_methods, reason = "this is the clock")]
 pub(crate) fn since_1970() -> Duration {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()

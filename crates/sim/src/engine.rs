@@ -1,10 +1,10 @@
 //! The engine: vLLM's scheduler, one step at a time.
 //!
-//! A step has a budget of tokens. Running sequences draw on it first, in the order they were admitted: one
-//! token each to decode, the rest of the prompt for those still in prefill. What is left admits waiting
-//! ones, first come first served, and stops at the first that does not fit: a big prompt at the head of the
-//! queue blocks small ones behind it. When a running sequence finds no free block, the youngest is preempted
-//! and starts over later; its blocks are often still in the cache then.
+//! A step has a budget of tokens. Running sequences draw on it first, in the order of their admission: one token each
+//! to decode, the rest of the prompt for those still in prefill. What is left admits waiting sequences, first come
+//! first served, and stops at the first that does not fit: a big prompt at the head of the queue blocks small ones
+//! behind it. When a running sequence finds no free block, the engine preempts the youngest, which starts over later;
+//! its blocks are often still in the cache then.
 //!
 //! The engine reads no clock. `begin_step` returns how long the step takes; the driver, an event queue or a
 //! sleeping task, calls `finish_step` that much later. In between the engine only queues.
@@ -51,7 +51,7 @@ impl EngineConfig {
     }
 }
 
-/// A request as the engine sees it. Length and finish reason of the answer are decided before.
+/// A request as the engine sees it. The caller has chosen length and finish reason of the answer.
 #[derive(Clone, Debug)]
 pub struct Job {
     pub prompt: Vec<u32>,
@@ -68,18 +68,18 @@ pub struct Job {
 pub enum Transfer {
     #[default]
     None,
-    /// If its answer ends at its limit, its blocks are held this long for another engine.
+    /// If its answer ends at its limit, the engine holds its blocks this long for another engine.
     Out { lease: Duration },
-    /// The KV of its prompt comes from elsewhere, except what is cached here.
+    /// The KV of its prompt comes from another engine, except what is cached here.
     In,
 }
 
-/// What is known about a prompt in advance; nothing, by default.
+/// What the caller knows about a prompt in advance; nothing, by default.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct KnownPrompt<'a> {
     /// The names of its full blocks; computed if empty.
     pub names: &'a [PrefixHash],
-    /// Tokens before the prompt that are cached elsewhere: they are read here, but take no room.
+    /// Tokens before the prompt that are cached elsewhere: the engine reads them, but they take no room here.
     pub elsewhere_tokens: u32,
     /// Where its documents end, for an engine that reuses them; found by separators if empty.
     pub segment_ends: &'a [u32],
@@ -91,7 +91,7 @@ pub struct RemainingWork {
     /// Prompt tokens to compute, as far as known before admission.
     pub prefill: u32,
     pub answer: u32,
-    /// Tokens in its context now, and those it reads from elsewhere.
+    /// Tokens in its context now, and tokens that it reads from elsewhere.
     pub context: u32,
     pub elsewhere: u32,
     pub running: bool,
@@ -139,7 +139,7 @@ pub enum Reject {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EngineStats {
     pub running: usize,
-    /// All that do not run, those whose KV is on its way among them.
+    /// All that do not run, including those whose KV is on its way.
     pub waiting: usize,
     pub receiving: usize,
     /// Blocks in use; unused cached blocks count as free.
@@ -164,8 +164,8 @@ pub struct EngineCounters {
     pub rejected: u64,
 }
 
-/// Why the head of the queue did not fit. It cannot fit now either unless a block was released, or the next block it
-/// misses was stored: two comparisons instead of a look-up of the whole prompt at every step.
+/// Why the head of the queue did not fit. It still cannot fit unless a block was released, or the next block it lacks
+/// was stored. So two comparisons replace a look-up of the whole prompt at every step.
 #[derive(Clone, Copy, Debug)]
 struct Blocked {
     id: JobId,
@@ -183,9 +183,9 @@ pub struct Engine {
     /// Slots, the longest admitted first.
     running: Vec<u32>,
     waiting: VecDeque<u32>,
-    /// Slots whose KV has come, to be continued before any waiting one is admitted.
+    /// Slots whose KV has arrived. They continue before any waiting one is admitted.
     received: VecDeque<u32>,
-    /// Sequences whose KV is on its way, or has come.
+    /// Sequences whose KV is on its way, or has arrived.
     receiving: usize,
     fetches: Vec<KvFetch>,
     holds: BTreeMap<HoldId, Hold>,
@@ -202,7 +202,7 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// Zero sizes in the profile are raised to the least that can work.
+    /// Raises zero sizes in the profile to the least that can work.
     pub fn new(config: EngineConfig) -> Engine {
         let mut profile = config.profile;
         profile.block_tokens = profile.block_tokens.max(1);
@@ -233,7 +233,7 @@ impl Engine {
     }
 
     /// Restarts as after a crash: no jobs, no cache, zero counters, no step in progress. Earlier job ids stay unknown
-    /// for ever. A shared store is none of its own, and keeps what it has.
+    /// for ever. A shared store is not the engine's own, and keeps its content.
     pub fn restart(&mut self) {
         let changes_max = self.pool.changes_max();
         let chunks = self.segments.as_ref().map(|it| it.reuse);
@@ -253,7 +253,7 @@ impl Engine {
         self.submit_known(arrived, job, KnownPrompt::default())
     }
 
-    /// Queues a job about which something is known.
+    /// Queues a job with what the caller knows about its prompt.
     pub fn submit_known(
         &mut self,
         arrived: Instant,
@@ -293,7 +293,8 @@ impl Engine {
         debug_assert!(!self.stepping, "a step begins before the last one ended");
         let mut step = EngineStep { budget: self.profile.batch_tokens_max as usize, work: Work::default() };
         let preempted = self.continue_running(&mut step);
-        // As in vLLM, nothing is admitted in a step that preempts. But a step without any sequence would be the last one.
+        // As in vLLM, nothing is admitted in a step that preempts. But a step without any sequence would be the last
+        // one.
         if !preempted || self.running.is_empty() {
             self.admit_waiting(&mut step);
         }
@@ -399,7 +400,7 @@ impl Engine {
         id
     }
 
-    /// The caller has taken the slot out of its queue.
+    /// The caller has removed the slot from its queue.
     fn unseat(&mut self, slot: u32) {
         let sequence = &mut self.sequences[slot as usize];
         self.pool.release(&mut sequence.blocks);
@@ -456,7 +457,7 @@ impl Engine {
         }
     }
 
-    /// Lets a sequence run, for which there is room.
+    /// Lets a sequence run for which there is room.
     fn run_sequence(&mut self, slot: u32, step: &mut EngineStep) {
         let count = self.sequences[slot as usize].remaining().min(step.budget);
         let has_room = self.give_room(slot, count);
@@ -504,7 +505,7 @@ impl Engine {
         true
     }
 
-    /// Books what the cache held of a sequence at its first admission.
+    /// Records what the cache held of a sequence at its first admission.
     fn record_lookup(&mut self, slot: u32) {
         let sequence = &mut self.sequences[slot as usize];
         let elsewhere = sequence.job.elsewhere_tokens;
@@ -551,7 +552,7 @@ impl Engine {
         sequence.stored_blocks = sequence.stored_blocks.max(full_blocks);
     }
 
-    /// Books what the step computed for one sequence; a token comes out once all before it are computed.
+    /// Records what the step computed for one sequence. A token comes out once all before it are computed.
     fn advance(&mut self, slot: u32, now: Instant) -> Option<TokenOutput> {
         let sequence = &mut self.sequences[slot as usize];
         sequence.computed += std::mem::take(&mut sequence.scheduled);

@@ -1,4 +1,4 @@
-//! Counts of durations and sizes by upper bound, as Prometheus wants them.
+//! Counts of durations and sizes by upper bound, in Prometheus' form.
 //!
 //! Counts are kept per bucket and summed only when read: an observation is one search and one add.
 
@@ -42,7 +42,7 @@ pub const BLOCK_COUNTS: &[f64] = &[
 #[derive(Clone, Debug)]
 pub struct Histogram {
     bounds: &'static [f64],
-    /// One per bound and one for what lies above them all.
+    /// One per bound, and one for values above them all.
     counts: Vec<u64>,
     sum: f64,
 }
@@ -52,7 +52,8 @@ impl Histogram {
         Histogram { bounds, counts: vec![0; bounds.len() + 1], sum: 0.0 }
     }
 
-    // Once for each token of a replay: as a call, 2 % of its instructions together with `push_answer`.
+    // Called once for each token of a replay: as a call it took, together with `push_answer`, 2 % of its
+    // instructions.
     #[inline]
     pub fn observe(&mut self, span: Duration) {
         self.observe_value(span.as_secs_f64());
@@ -77,7 +78,7 @@ impl Histogram {
         self.counts.iter().sum()
     }
 
-    /// Of durations: in seconds.
+    /// The sum of durations, in seconds.
     pub fn sum(&self) -> f64 {
         self.sum
     }

@@ -139,7 +139,7 @@ pub struct HostStats {
     pub requests_received: u64,
     pub engine: engine::EngineStats,
     pub events: events::PublisherStats,
-    /// Of the side channel.
+    /// Connections of the side channel.
     pub transfer_connections: u64,
 }
 
@@ -326,13 +326,13 @@ impl Handle {
 
 impl HostState {
     fn restart(&self) {
-        // First of all: no connection from before may tell what is so after it.
+        // First of all: an old connection must not report what is true after the restart.
         self.crash.send_modify(|times| *times += 1);
         self.driver.restart();
         self.transfer.iter().for_each(KvTransfer::restart);
     }
 
-    /// Ends the engine as a failed assertion does. The response that is being written still gets out.
+    /// Ends the engine as a failed assertion does. The response in progress is still sent.
     fn die(&self) {
         self.died.send_replace(true);
     }
@@ -361,7 +361,7 @@ async fn bind(addr: SocketAddr) -> Result<(TcpListener, SocketAddr), BindError> 
     Ok((listener, addr))
 }
 
-/// Opens the event sockets, if there are to be any.
+/// Opens the event sockets, if configured.
 async fn publish(
     config: &HostConfig,
     changed: &Arc<Notify>,
@@ -395,8 +395,8 @@ async fn accept(listener: TcpListener, state: Arc<HostState>) {
                 Ok((stream, _)) => {
                     connections.spawn(connection(stream, Arc::clone(&state)));
                 }
-                // Out of descriptors, or the client has gone: neither is fatal. Yielding keeps a persistent error
-                // from starving the connections that would resolve it.
+                // Out of descriptors, or the client has disconnected: neither is fatal. Yielding keeps a persistent
+                // error from starving the connections that would resolve it.
                 Err(_) => tokio::task::yield_now().await,
             },
             Some(_) = connections.join_next() => {}
@@ -408,26 +408,25 @@ async fn connection(stream: TcpStream, state: Arc<HostState>) {
     let _open = state.connections.enter();
     let mut crash = state.crash.subscribe();
     if state.faults.take_connection() {
-        // A reset, the closest to a refusal that a listening socket can do.
+        // A reset is the closest that a listening socket can come to a refusal.
         let _ = stream.set_zero_linger();
         return;
     }
-    // Tokens are small and late ones useless: never wait to fill a packet.
+    // Tokens are small and must not be late: never wait to fill a packet.
     let _ = stream.set_nodelay(true);
     let service = service_fn(|request| route::serve(Arc::clone(&state), request));
-    // Chunks are a few hundred bytes: copying them into one buffer costs less than a vector of three
-    // slices for each.
+    // Chunks are a few hundred bytes: copying them into one buffer costs less than a vector of three slices for each.
     let served = http1::Builder::new().writev(false).serve_connection(TokioIo::new(stream), service);
     tokio::select! {
         // In this order, so that the client that requested the crash still receives its response.
         biased;
-        // A client disconnect and an injected cut both end here as errors; both are counted elsewhere.
+        // A client disconnect and an injected cut both end here as errors; other code counts both.
         _ = served => {}
         _ = crash.changed() => {}
     }
 }
 
-/// How many of something are open, and how many there ever were.
+/// How many of something are open, and how many there have been.
 #[derive(Clone)]
 struct Gauge {
     open: Arc<AtomicU64>,

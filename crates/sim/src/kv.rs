@@ -1,11 +1,11 @@
 //! The KV cache: a pool of blocks that doubles as a prefix cache, as vLLM's does.
 //!
-//! A block holds a fixed run of tokens. Once full it is named by a chained hash of itself and all before
-//! it, and every request with that name shares it. When its last user leaves, the block joins the free
-//! queue but keeps its name: it can be hit until it is allocated for new content. So "free" and
-//! "cached" overlap, eviction happens only on allocation, and the order of the free queue *is* the
-//! eviction policy: least recently used, and tails before heads, since a sequence frees its last block
-//! first. Blocks without a name go to the front: they cannot be hit.
+//! A block holds a fixed run of tokens. Once full it is named by a chained hash of itself and all before it, and
+//! every request with that name shares it. When its last user leaves, the block joins the free queue but keeps its
+//! name: it can be hit until it is allocated for new content. So "free" and "cached" overlap, and eviction happens
+//! only on allocation. The order of the free queue *is* the eviction policy: least recently used first, and tails
+//! before heads, since a sequence frees its last block first. Blocks without a name go to the front: they cannot be
+//! hit.
 //!
 //! Everything is threaded through one vector of blocks, the free queue as a doubly linked list and the
 //! name table as bucket chains, so that no operation allocates and each costs a few cache lines. Copies
@@ -214,7 +214,7 @@ impl Pool {
         self.evictions
     }
 
-    /// How often a block became free: while it is constant, nothing that did not fit can fit now.
+    /// How often a block became free: while this is constant, nothing that did not fit can fit now.
     pub fn releases(&self) -> u64 {
         self.releases
     }
@@ -259,7 +259,7 @@ impl Pool {
         true
     }
 
-    /// Names a full block, from which moment it can be hit.
+    /// Names a full block. From then on it can be hit.
     pub fn store(&mut self, id: BlockId, full: Full<'_>) {
         debug_assert!(self.is_used(id), "block {id} is stored without a user");
         debug_assert_eq!(self.blocks[id as usize].hash, UNNAMED, "block {id} already has a name");
@@ -268,7 +268,7 @@ impl Pool {
         self.changes.push(|| Change::Stored(full.stored(Medium::Gpu)));
     }
 
-    /// Gives back the blocks of one sequence, the last one first, and leaves `held` empty.
+    /// Returns the blocks of one sequence to the pool, the last one first, and leaves `held` empty.
     pub fn release(&mut self, held: &mut Vec<BlockId>) {
         for id in held.drain(..).rev() {
             let block = &mut self.blocks[id as usize];
@@ -334,9 +334,9 @@ impl Pool {
         hash as usize & (self.buckets.len() - 1)
     }
 
-    /// Adds a block at the end of its bucket: of several copies the oldest is found first, as in vLLM. The
-    /// way to the end must not lead through the copies: one prompt sent a thousand times leaves a thousand
-    /// of its last block, and walking them was 45 % of the samples of a load test, client included.
+    /// Adds a block at the end of its bucket: of several copies the oldest is found first, as in vLLM. The way to the
+    /// end must not lead through the copies. One prompt sent a thousand times leaves a thousand copies of its last
+    /// block; walking them was 45 % of the samples of a load test, client included.
     fn link_named(&mut self, id: BlockId) {
         let bucket = self.bucket(self.blocks[id as usize].hash);
         let first = self.buckets[bucket];
@@ -388,7 +388,7 @@ impl Pool {
 }
 
 impl Changes {
-    /// The change is only built if it is kept, which is not the default.
+    /// Builds the change only if it is kept, which is not the default.
     fn push(&mut self, change: impl FnOnce() -> Change) {
         if self.list.len() < self.limit {
             self.list.push(change());

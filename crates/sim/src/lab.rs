@@ -78,14 +78,14 @@ impl RunObserver for () {}
 /// Load samples per run.
 const SAMPLES: u32 = 240;
 const SAMPLE_MIN: Duration = Duration::from_secs(1);
-/// Interval between two samples of sessions: how long those last is not known before.
+/// Interval between two samples of sessions, whose duration is not known in advance.
 const SESSION_SAMPLE: Duration = Duration::from_secs(30);
-/// Interval between two ticks of the brain, as in the router. The estimate for an untried worker changes at ticks:
-/// with ticks only at scrapes, it would keep its default speed twice as long.
+/// Interval between two ticks of the brain, as in the router. The estimate for an untried worker changes at ticks.
+/// With ticks only at scrapes, it would keep its default speed twice as long.
 const TICK: Duration = Duration::from_millis(500);
 
-/// Idle time that is skipped, and how long before its end the simulation resumes: enough for every timer of the
-/// router.
+/// Minimum idle time that is skipped, and how long before its end the simulation resumes: enough for every timer of
+/// the router.
 const SILENCE: Duration = Duration::from_mins(10);
 const WAKE: Duration = Duration::from_mins(1);
 
@@ -221,7 +221,7 @@ impl Simulation<'_> {
     }
 
     /// Schedules a periodic event until the run is over. Skips long idle periods except for their end: a trace may
-    /// have days without requests, during which nothing changes.
+    /// have days without requests, in which nothing changes.
     fn schedule_next(&mut self, now: Instant, every: Duration, event: SimEvent) {
         if self.is_over() {
             return;
@@ -283,7 +283,7 @@ impl Simulation<'_> {
         self.not_arrived == 0 && self.pending.is_empty()
     }
 
-    /// Whether no request is left, here and in the routers.
+    /// Whether no request is left, neither here nor in the routers.
     fn has_kept_its_promises(&self) -> bool {
         let owes = |it: &maitre_fleet::Worker| {
             let work = it.promised.work;
@@ -491,7 +491,7 @@ impl Simulation<'_> {
                 first_token: pending.first.unwrap_or(now).since(pending.at),
                 total: now.since(pending.at),
                 prompt_tokens,
-                // What was fetched was computed elsewhere.
+                // A worker did not compute what it fetched: another one did.
                 cached_tokens: pending
                     .leg
                     .and_then(|it| it.held)
@@ -529,7 +529,7 @@ impl Simulation<'_> {
         }
     }
 
-    /// An attempt failed before its first token: place the request again, or give it up.
+    /// An attempt failed before its first token: place the request again, or give up.
     fn fail(&mut self, now: Instant, request: u64, failure: Failure) {
         let Some(pending) = self.pending.get(&request) else { return };
         let (number, router, worker) = (pending.number, pending.router, pending.worker_now());

@@ -1,7 +1,7 @@
-//! The link over which an engine receives KV: a floor for each transfer, and a bandwidth that they share.
+//! The link over which an engine receives KV: a floor for each transfer, and a shared bandwidth.
 //!
-//! Transfers go through one after the other, so that two at once take as long as both. The floor (handshake,
-//! look-up, completion) delays a transfer and not the ones behind it.
+//! Transfers go through one after the other, so two at once take as long as both in turn. The floor (handshake,
+//! look-up, completion) delays a transfer but not those behind it.
 
 use std::time::Duration;
 

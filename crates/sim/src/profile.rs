@@ -20,7 +20,7 @@ pub struct Work {
     /// For each prompt token computed, the tokens before it that it attends to.
     pub attended_tokens: f64,
     pub decode_sequences: u64,
-    /// KV tokens read back by the decoding sequences.
+    /// KV tokens that the decoding sequences read back.
     pub context_tokens: u64,
 }
 
@@ -209,13 +209,13 @@ impl Profile {
         Profile { step, ..self }
     }
 
-    /// The same engine in a time that runs faster by this factor: as `maitre engine --speedup`.
+    /// The same engine with time running faster by this factor, as with `maitre engine --speedup`.
     #[must_use]
     pub fn faster(self, times: f64) -> Profile {
         Profile { overhead: self.overhead.div_f64(times), ..self.slower(1.0 / times) }
     }
 
-    /// Bytes of KV for each token: of the model that the name stands for, and of an 8B for any other profile.
+    /// Bytes of KV for each token: those of the named model, and those of an 8B model for any other profile.
     pub fn kv_token_bytes(&self) -> u32 {
         match self.name {
             "h100x2-32b" => 256 << 10,

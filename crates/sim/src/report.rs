@@ -15,7 +15,7 @@ use serde::Serialize;
 pub struct RequestLabel {
     /// The part of the trace it belongs to.
     pub part: u32,
-    /// None is the standard class.
+    /// `None` is the standard class.
     pub class: Option<Arc<str>>,
     /// Zero is no tenant.
     pub tenant: u64,
@@ -60,13 +60,13 @@ pub struct Targets {
 
 impl Default for Targets {
     fn default() -> Targets {
-        // Two seconds to begin, ten tokens a second: about where people stop reading along.
+        // Two seconds to begin, ten tokens per second: about as fast as people read.
         Targets { first_token: Duration::from_secs(2), per_token: Duration::from_millis(100) }
     }
 }
 
 impl AnswerMetrics {
-    /// Seconds between two tokens of the answer; none if it has only one.
+    /// Seconds between two tokens of the answer; `None` if it has only one.
     pub fn per_token(&self) -> Option<f64> {
         let steps = self.answer_tokens.checked_sub(1).filter(|&it| it > 0)?;
         Some((self.total - self.first_token).as_secs_f64() / f64::from(steps))
@@ -127,10 +127,10 @@ pub struct ReportRow {
     pub strategy: String,
     /// Speed relative to the trace.
     pub speed: f64,
-    /// Whether requests waited in the router's queue. None if unknown, as in a run over sockets.
+    /// Whether requests waited in the router's queue. `None` if unknown, as in a run over sockets.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub queue: Option<bool>,
-    /// What the strategy knew of caches. None if unknown.
+    /// What the strategy knew of caches. `None` if unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub knowledge: Option<CacheKnowledge>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -164,7 +164,7 @@ pub struct ReportRow {
     /// The share of requests with a deadline whose first token met it; lost requests did not.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub deadlines_met_ratio: Option<f64>,
-    /// Answered after the deadline. None if no request had one.
+    /// Answered after the deadline. `None` if no request had one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub served_late: Option<u64>,
     /// For classes and tenants: uncached prompt tokens plus answer tokens.
@@ -179,7 +179,7 @@ pub struct ReportRow {
     /// How often clients retried after a refusal.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub returns: Option<u64>,
-    /// Of a fleet that grows and shrinks: requests without a first token in time, hours of workers from their order on,
+    /// For a fleet that grows and shrinks: requests without a first token in time, worker-hours from each order on,
     /// the most workers at once, and how often their number changed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub missed: Option<u64>,
@@ -202,14 +202,15 @@ pub struct ReportRow {
     pub sessions: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sessions_lost: Option<u64>,
-    /// From the first call of a session to its last answer, with its think times; of complete sessions.
+    /// From the first call of a session to its last answer, think times included; for complete sessions.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub task_mean_s: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub task_p50_s: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub task_p99_s: Option<f64>,
-    /// That time relative to an empty fleet; the 99th percentile is that of the smaller half of the sessions, by calls.
+    /// That time relative to an empty fleet. The 99th percentile covers the half of the sessions with the fewest
+    /// calls.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub slowdown_mean: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -217,7 +218,7 @@ pub struct ReportRow {
     /// Answered calls of sessions.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub calls_per_s: Option<f64>,
-    /// Tokens that workers pulled from each other, and the requests that did; likewise from a shared store. None where
+    /// Tokens that workers pulled from each other, and the requests that did; the same for a shared store. `None` if
     /// workers cannot.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pulled_tokens: Option<u64>,
@@ -231,7 +232,7 @@ pub struct ReportRow {
     pub evictions: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub preemptions: Option<u64>,
-    /// The median and the mean of |predicted − actual| / actual, of the router's forecasts of first tokens.
+    /// The median and the mean of |predicted − actual| / actual of the router's predicted TTFT.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub forecast_error_ratio: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -1,15 +1,15 @@
 //! Sessions of agents: recorded programs of many calls, played as closed loops.
 //!
 //! An agent sends its next call some time after the last answer, however late that was. So a session has no arrival
-//! times: it has calls in order, the think time before each, and sub-agents that run beside it. A sub-agent starts some
-//! time after a call of its parent was answered; a later call of the parent waits for it if it did so when it was
-//! recorded.
+//! times: it has calls in order, the think time before each, and sub-agents that run in parallel. A sub-agent starts
+//! some time after its parent received an answer. A later call of the parent waits for the sub-agent if it did so in
+//! the recording.
 //!
-//! A file has one session per line; `line` reads it. Block ids are local to a session. The first tokens of a session, its
-//! tools and its system prompt, are shared by all sessions of one kind: those with as many tokens of both.
+//! A file has one session per line; `line` reads it. Block ids are local to a session. All sessions of one kind share
+//! their first tokens, the tools and the system prompt. Sessions with equal token counts of both are of one kind.
 //!
-//! The text of an answer has no ids of its own in the recording. It is a part of the next prompt's new blocks, so an engine
-//! computes it once more.
+//! The text of an answer has no ids of its own in the recording. It is part of the next prompt's new blocks, so an
+//! engine computes it once more.
 
 pub(crate) mod alone;
 pub mod closed_loop;
@@ -33,7 +33,7 @@ const SESSION_BYTES_MAX: u64 = 64 * LINE_BYTES_MAX;
 #[derive(Clone, Debug, Default)]
 pub struct SessionTrace {
     pub trace: Trace,
-    /// For each request of the trace, when it comes.
+    /// For each request of the trace, when it is sent.
     pub calls: Vec<CallPlan>,
     pub sessions: Vec<AgentSession>,
 }
@@ -44,7 +44,7 @@ pub struct AgentSession {
     pub threads: Vec<Range<usize>>,
 }
 
-/// When a call comes.
+/// When a call is sent.
 #[derive(Clone, Debug, Default)]
 pub struct CallPlan {
     pub session: u32,
@@ -91,7 +91,7 @@ impl SessionTrace {
         if trace.sessions.is_empty() { Err(SessionTraceError::Empty) } else { Ok(trace) }
     }
 
-    /// Only the sessions that `keep` selects, by their number.
+    /// Keeps only the sessions that `keep` selects, by number.
     #[must_use]
     pub fn filtered(&self, keep: impl Fn(usize) -> bool) -> SessionTrace {
         let mut kept = SessionTrace::default();
@@ -108,7 +108,7 @@ impl SessionTrace {
         kept
     }
 
-    /// The longest prompt with its answer of each session, in tokens.
+    /// The largest call of a session, prompt plus answer, in tokens.
     pub fn largest_call(&self, session: usize) -> u64 {
         let calls = &self.trace.requests[self.sessions[session].calls()];
         calls.iter().map(|it| it.prompt_tokens() + u64::from(it.answer_tokens)).max().unwrap_or(0)
@@ -120,7 +120,7 @@ impl SessionTrace {
         sum as f64 / self.trace.requests.len().max(1) as f64
     }
 
-    /// Gives the sessions to so many tenants in turn, numbered from one.
+    /// Assigns the sessions to this many tenants in turn, numbered from one.
     pub fn deal(&mut self, tenants: usize) {
         for (number, session) in self.sessions.iter().enumerate() {
             for request in &mut self.trace.requests[session.calls()] {
@@ -129,7 +129,7 @@ impl SessionTrace {
         }
     }
 
-    /// Everything that clients wait for takes a part of its time.
+    /// Divides all client-side times by `speed`.
     pub fn hasten(&mut self, speed: f64) {
         for call in &mut self.calls {
             call.think = call.think.div_f64(speed);
@@ -137,7 +137,7 @@ impl SessionTrace {
         }
     }
 
-    /// No think time is longer than this: a person's break is not the agent's.
+    /// Limits each think time to `longest`: a person's break is not the agent's.
     pub fn cut_think_times(&mut self, longest: Duration) {
         for call in &mut self.calls {
             call.think = call.think.min(longest);

@@ -1,7 +1,8 @@
-//! Answers as a function of the token ids before them, as greedy decoding gives them.
+//! Answers as a function of the preceding token ids, as greedy decoding gives them.
 //!
-//! A prompt that ends in the beginning of an engine's own answer is answered with the rest of it: that is what a router
-//! relies on that continues a broken stream on another engine. An id too many, too few or out of place gives other text.
+//! If a prompt ends with the beginning of an engine's own answer, the engine answers with the rest of it. A router
+//! that continues a broken stream on another engine relies on that. One id too many, too few or out of place gives
+//! other text.
 
 use std::ops::RangeInclusive;
 
@@ -15,12 +16,12 @@ const NATURAL_TOKENS: RangeInclusive<u64> = 16..=256;
 /// From token to token of an answer. Odd, and far from every seed of another answer.
 const STRIDE: u64 = 0x9E37_79B9_7F4A_7C15;
 
-/// An answer, of which the prompt may have the beginning.
+/// An answer. The prompt may contain its beginning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Speech {
     /// Of its first token.
     seed: u64,
-    /// Tokens of it in the prompt.
+    /// How many of its tokens are in the prompt.
     said: u32,
 }
 
@@ -52,7 +53,7 @@ impl Speech {
         natural.saturating_sub(u64::from(self.said)).max(at_least).max(1)
     }
 
-    /// What gives the tokens that follow: `token` of it and their number.
+    /// The seed of the tokens that follow: `token` of it and their number.
     pub fn seed_now(&self) -> u64 {
         at(self.seed, self.said)
     }
@@ -80,7 +81,7 @@ fn piece(seed: u64, index: u32) -> [u8; TOKEN_BYTES] {
     answer_piece(at(seed, index), 0)
 }
 
-/// So that the rest of an answer is an answer of its own.
+/// Makes the rest of an answer an answer of its own.
 fn at(seed: u64, index: u32) -> u64 {
     seed.wrapping_add(STRIDE.wrapping_mul(u64::from(index)))
 }

@@ -1,8 +1,8 @@
 //! A KV store that several engines share: LMCache, Mooncake's store, pooled CPU memory.
 //!
 //! Blocks are known by their names, which are the same at all engines. An engine writes the prompts that it has
-//! prefilled, and loads leading blocks that it lacks, whatever that costs: so does LMCache. The least recently used
-//! blocks leave first, and of one prompt its tail before its head, because a tail is worth nothing without its head.
+//! prefilled, and loads leading blocks that it lacks, at any cost, as LMCache does. The least recently used blocks
+//! leave first, and within one prompt the tail before the head, because a tail is useless without its head.
 //!
 //! Left out: the time to write, answers (LMCache leaves them out too unless asked), and a store that fails.
 
@@ -12,7 +12,7 @@ use std::sync::Arc;
 use maitre_base::hash::NumberMap;
 use parking_lot::Mutex;
 
-/// Closes the list of blocks into a ring. After it the newest, before it the oldest.
+/// Closes the list of blocks into a ring: after it the newest block, before it the oldest.
 const RING: u32 = 0;
 
 /// A store's content. It holds names only: the KV itself is time.
@@ -51,11 +51,11 @@ pub enum StoreSize {
     Caches(f64),
 }
 
-/// Names and places of so many blocks take about 8 GB.
+/// Names and places of this many blocks take about 8 GB.
 const BLOCKS_MAX: u64 = 1 << 28;
 
 impl StoreSize {
-    /// In blocks, for members whose caches have so many tokens together.
+    /// The size in blocks, for members whose caches have this many tokens together.
     pub fn blocks(self, cache_tokens: u64, block_tokens: u32) -> Result<usize, String> {
         let tokens = match self {
             StoreSize::Tokens(tokens) => tokens,
@@ -83,7 +83,7 @@ impl FromStr for StoreSize {
     }
 }
 
-/// The store as its members have it.
+/// A member's handle to the store.
 #[derive(Clone, Debug)]
 pub struct SharedStore(Arc<Mutex<KvStore>>);
 
@@ -93,12 +93,12 @@ impl SharedStore {
         SharedStore(Arc::new(Mutex::new(KvStore::new(capacity_blocks))))
     }
 
-    /// How many of these blocks it has, up to the first that it has not. They count as used now.
+    /// How many of these blocks it has, up to the first that it lacks. They now count as used.
     pub(crate) fn find(&self, names: &[u64]) -> usize {
         self.0.lock().find(names)
     }
 
-    /// Writes the blocks of a prompt. What it has already counts as used now.
+    /// Writes the blocks of a prompt. Blocks that it has already now count as used.
     pub(crate) fn write(&self, names: &[u64], changed: impl FnMut(StoreChange)) {
         self.0.lock().write(names, changed);
     }
@@ -134,7 +134,7 @@ impl KvStore {
     }
 
     fn write(&mut self, names: &[u64], mut changed: impl FnMut(StoreChange)) {
-        // The head last, so that it leaves last. Of a prompt that is larger than the store, its head stays.
+        // The head last, so that it leaves last. If a prompt is larger than the store, its head stays.
         for (index, &name) in names.iter().enumerate().take(self.capacity).rev() {
             if let Some(&place) = self.places.get(&name) {
                 self.unlink(place);

@@ -1,10 +1,10 @@
 //! A tokenizer that needs no vocabulary: four bytes of UTF-8 are one token.
 //!
-//! What a router learns from an engine depends on tokens only through their number and their equality, so
-//! the plainest reversible code will do. A segment whose length is no multiple of four is padded with
-//! 0xFF, a byte UTF-8 never uses. A chat is cut into segments at every border the template draws; an answer
-//! is made of whole tokens, so once it comes back as an assistant message it is the very tokens the engine
-//! generated, and the next turn finds them in the cache.
+//! What a router learns from an engine depends on tokens only through their number and their equality, so the
+//! plainest reversible code is enough. A segment whose length is no multiple of four is padded with 0xFF, a byte that
+//! UTF-8 never uses. A chat is cut into segments at every border that the template draws. An answer consists of whole
+//! tokens. So when it returns as an assistant message it has the same tokens that the engine generated, and the next
+//! turn finds them in the cache.
 
 use maitre_base::hash;
 
@@ -13,12 +13,13 @@ use crate::kv;
 /// Bytes in a token.
 pub const TOKEN_BYTES: usize = 4;
 
-/// Tokens an image is turned into. Chosen: small enough for tests, large enough to fill blocks.
+/// Tokens that stand for an image. Chosen: small enough for tests, large enough to fill blocks.
 pub const IMAGE_TOKENS: u32 = 64;
 
 const PADDING: u8 = 0xFF;
 
-/// What stands between documents, so that an engine can reuse their KV at any position: LMCache's `blend_special_str`.
+/// The separator between documents, so that an engine can reuse their KV at any position: LMCache's
+/// `blend_special_str`.
 pub const SEPARATOR: &str = " # # ";
 
 /// Its tokens.
@@ -32,7 +33,7 @@ pub fn separator() -> Vec<u32> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MessagePart {
     Text(String),
-    /// Named by its URL or by its data; the pixels do not matter here, only whether they are the same.
+    /// Identified by its URL or its data; only equality matters here, not the pixels.
     Image(String),
 }
 
@@ -100,13 +101,12 @@ pub fn decode(tokens: &[u32]) -> String {
     String::from_utf8_lossy(&bytes.collect::<Vec<u8>>()).into_owned()
 }
 
-/// What a prompt will be answered with, as one number: the same prompt gets the same answer from every
-/// engine.
+/// Identifies the answer to a prompt as one number: every engine gives the same prompt the same answer.
 pub fn seed(model: &str, tokens: &[u32]) -> u64 {
     kv::chain(hash::bytes(0, model.as_bytes()), tokens)
 }
 
-/// What is answered instead if the KV of the prompt is not its own.
+/// The answer if the KV of the prompt is not its own.
 pub fn wrong_seed(seed: u64) -> u64 {
     hash::pair(seed, hash::bytes(3, b"wrong KV"))
 }

@@ -51,23 +51,23 @@ pub struct Request {
     pub session: Option<u64>,
     /// Parts of a trace, such as stages of rising load, are reported separately.
     pub part: u32,
-    /// The class name; none is the standard class. Requests of a class share the string.
+    /// The class name; `None` is the standard class. Requests of a class share the string.
     pub class: Option<Arc<str>>,
     /// The tenant; zero is none.
     pub tenant: u64,
     /// From the arrival to the first token. Never zero.
     pub deadline: Option<Duration>,
-    /// The answer that the recorded router gave; none if it was not recorded, or not complete.
+    /// The answer that the recorded router gave; `None` if it was not recorded, or not complete.
     pub observed: Option<Box<ObservedAnswer>>,
 }
 
 /// An answer as it was in production. Times are from the arrival at the router.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ObservedAnswer {
-    /// None if it did not come as a stream.
+    /// `None` if it was not streamed.
     pub first_token: Option<Duration>,
     pub total: Duration,
-    /// None if the engine did not say.
+    /// `None` if the engine did not report it.
     pub cached_tokens: Option<u32>,
 }
 

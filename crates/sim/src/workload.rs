@@ -1,16 +1,15 @@
 //! Traffic for a demo: arrivals and prompts. No sockets, no clock; the caller sends.
 //!
-//! Three kinds of session, for the three things a cache does. *Chats* grow: each turn repeats all before
-//! it, so the engine that answered the last turn holds almost all of the next. *Questions* share: one of a
-//! pool of documents and a short question, and a few documents are asked about much more than the others
-//! (Zipf). *Giants* do neither: a long prompt that is never repeated, which evicts others from the cache and
-//! blocks the queue behind it.
+//! Three kinds of session exercise a cache in three ways. *Chats* grow: each turn repeats all before it, so the
+//! engine that answered the last turn holds almost all of the next. *Questions* share: each has one of a pool of
+//! documents and a short question, and a few documents are much more popular than the others (Zipf). *Giants* do
+//! neither: a long prompt that is never repeated, which evicts others from the cache and blocks the queue behind it.
 //!
-//! The default sizes make placement matter within twenty seconds on four `h200-8b` engines of
-//! `DEMO_KV_BLOCKS` each. The documents are 384 thousand tokens: too many for one engine's 128 thousand, but
-//! not for four engines' 512, so it pays to ask each document of the same engine. Asked of all in turn, every
-//! cache holds a changing quarter; `maitre demo --strategy round-robin,prefix-hash` shows the difference.
-//! Sizes are in tokens of the simulated tokenizer, four bytes each.
+//! The default sizes make placement matter within twenty seconds on four `h200-8b` engines of `DEMO_KV_BLOCKS` each.
+//! The documents have 384 thousand tokens: too many for one engine's 128 thousand, but not for four engines' 512. So
+//! it pays to send each document to the same engine. If all engines get them in turn, every cache holds a changing
+//! quarter; `maitre demo --strategy round-robin,prefix-hash` shows the difference. Sizes are in tokens of the
+//! simulated tokenizer, four bytes each.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -39,7 +38,7 @@ pub struct Mix {
     pub think_max: Duration,
     pub documents: u32,
     pub document_tokens: u32,
-    /// Document number r is asked for in proportion to 1 / r to this power.
+    /// Document number r is requested in proportion to 1 / r to this power.
     pub zipf: f64,
     pub giant_tokens: u32,
     pub answer_tokens_max: u32,
@@ -79,7 +78,7 @@ pub struct Workload {
     rng: Rng,
     now: Instant,
     sessions: u64,
-    /// For each document, the chance that it or one before it is asked for.
+    /// For each document, the chance that a request names it or an earlier one.
     popularity: Vec<f64>,
     seed: u64,
 }

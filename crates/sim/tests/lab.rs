@@ -42,7 +42,7 @@ impl Traffic {
 }
 
 fn run(strategy: Name, fleet: &[Profile], knowledge: Knowledge, trace: &Trace) -> RunOutcome {
-    // About placement, not about waiting.
+    // This tests placement, not the queue.
     let queue = maitre_queue::QueueSettings { enabled: false, ..maitre_queue::QueueSettings::default() };
     let brain = maitre_dispatch::BrainSettings {
         strategy,
@@ -81,8 +81,8 @@ fn a_worker_three_times_slower_gets_its_share_without_delaying_requests() {
     assert!(p99(&by_requests) > p99(&ours));
 }
 
-/// Documents that do not all fit into every cache, requested by popularity. Prompts are all alike, which is what `cache-aware`
-/// is best at: it may be up to 50 ms ahead, the bar of `scripts/rank`.
+/// Documents that do not all fit into every cache, requested by popularity. All prompts are alike, which suits
+/// `cache-aware` best: it may be up to 50 ms ahead, the bar of `scripts/rank`.
 #[test]
 fn the_default_is_ahead_of_rules_without_an_index_and_near_the_best_with_events_and_without() {
     let traffic =
@@ -148,8 +148,8 @@ fn classes_tenants_and_deadlines_of_a_trace_are_in_the_rows_of_a_run() {
     assert!((shares.iter().sum::<f64>() - 1.0).abs() < 1e-5, "{shares:?}");
 }
 
-/// Without a replay, one lost batch is a gap that nothing fills. When each gap cleared what was reported, 1 % of loss took prefix
-/// groups at 20 a second (`scripts/rank`, queue off) from 0.3 to 17.3 s.
+/// Without a replay, one lost batch is a gap that nothing fills. When each gap cleared what was reported, 1 % of loss
+/// raised the TTFT of prefix groups at 20 a second (`scripts/rank`, queue off) from 0.3 to 17.3 s.
 #[test]
 fn lost_events_leave_the_router_no_worse_than_one_without_events() {
     let traffic =

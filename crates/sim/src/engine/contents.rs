@@ -1,4 +1,4 @@
-//! What an engine holds and has still to do, for rules with full knowledge and for tests.
+//! What an engine holds and still has to do, for rules with full knowledge and for tests.
 
 use std::collections::BTreeMap;
 
@@ -9,8 +9,8 @@ use super::{Engine, RemainingWork};
 use crate::kv::{self, Root};
 
 impl Engine {
-    /// All jobs but those whose KV is on its way, running ones first, each group in its order. Looks up every waiting job, which is too slow for the
-    /// normal path.
+    /// All jobs except those whose KV is on its way, running ones first, each group in its order. Looks up every
+    /// waiting job, which is too slow for the normal path.
     pub fn remaining(&self) -> impl Iterator<Item = RemainingWork> {
         let hits = |it: &Sequence| it.hashes.iter().take_while(|&&it| self.pool.find(it).is_some()).count();
         self.running.iter().chain(&self.received).chain(&self.waiting).map(move |&slot| {

@@ -1,4 +1,4 @@
-//! The engine and a store that it shares: it loads what it lacks, and writes what it has prefilled.
+//! The engine and a store that it shares: it loads the blocks it lacks, and writes those it has prefilled.
 
 use super::Engine;
 use crate::kv::{Change, Full, Medium};
@@ -10,7 +10,7 @@ impl Engine {
         self.store = Some(store);
     }
 
-    /// How many tokens of a waiting prompt the store has, if those are more than the cached ones.
+    /// How many tokens of a waiting prompt the store has, if it has more than the cache.
     pub(super) fn stored_tokens(&mut self, slot: u32) -> Option<u32> {
         let store = self.store.as_ref()?;
         let sequence = &self.sequences[slot as usize];
@@ -35,7 +35,7 @@ impl Engine {
             }
             StoreChange::Written { index } => written.push(index),
         });
-        // Each block after its parent.
+        // Each block comes after its parent.
         for index in written.into_iter().rev() {
             let parent = index.checked_sub(1).map(|before| names[before]);
             let tokens = &sequence.tokens[index * block_tokens..(index + 1) * block_tokens];

@@ -1,14 +1,14 @@
-//! KV that is reused at any position: documents that stood elsewhere in another prompt, as in LMCache's blending.
+//! KV that is reused at any position: documents from another place in another prompt, as in LMCache's blending.
 //!
 //! A prompt is cut at a separator between its documents, or where the caller says. Each segment is named by its own
-//! tokens and kept in a store of its own, as large as the KV cache, the least recently used dropped first. At admission,
-//! segments after the cached prefix that the store holds are loaded, and a part of their tokens is computed again. A
-//! segment counts whole or not at all: one changed token makes it another.
+//! tokens. A separate store, as large as the KV cache, keeps segments and drops the least recently used first. At
+//! admission the engine loads segments after the cached prefix that the store holds, and computes a part of their
+//! tokens again. A segment counts whole or not at all: one changed token makes it another.
 //!
-//! The engine cuts in another way than the router, which knows no separator and cuts by content.
+//! The engine cuts differently from the router, which knows no separator and cuts by content.
 //!
-//! Left out: the time to load, which CacheBlend hides behind what it computes again; and the answer, which stays the
-//! same although the KV is an approximation.
+//! Left out: the time to load, which CacheBlend hides behind the part it computes again. The answer also stays the
+//! same, although the KV is an approximation.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +19,7 @@ use super::Engine;
 use crate::kv::Root;
 use crate::text;
 
-/// Less than this is not reused: LMCache's `blend_min_tokens`.
+/// Shorter segments are not reused: LMCache's `blend_min_tokens`.
 const REUSED_MIN: usize = 256;
 
 /// A part of a prompt.
@@ -109,23 +109,23 @@ impl SegmentStore {
 }
 
 impl Engine {
-    /// Loads what the store holds of a sequence that is about to run. Its cached prefix is shared already.
+    /// Loads what the store holds of a sequence that is about to run. The sequence already shares its cached prefix.
     pub(super) fn reuse_segments(&mut self, slot: u32) {
         let Some(store) = &self.segments else { return };
         let sequence = &mut self.sequences[slot as usize];
         let reused = store.reused(&sequence.segments, sequence.computed);
         let saved = store.reuse.saved(Tokens(reused as u64)).0 as usize;
-        // From here on it is as if that many more leading tokens were computed: the sum of the work is the same, and all
+        // From here on that many more leading tokens count as computed. The sum of the work is the same, and all
         // blocks have their names when the prefill is done. The last token is computed in any case.
         sequence.computed = (sequence.computed + saved).min(sequence.tokens.len() - 1);
         if !sequence.preempted {
-            // Engines count what they load, and not what of it they compute again.
+            // Engines count all the tokens that they load, including the part that they compute again.
             sequence.cached_tokens += reused as u32;
             self.counters.hit_tokens += reused as u64;
         }
     }
 
-    /// The segments of a new sequence; none if this engine reuses prefixes only.
+    /// The segments of a new sequence; empty if this engine reuses only prefixes.
     pub(super) fn segments_of(&self, root: &Root, prompt: &[u32], ends: &[u32]) -> Vec<Segment> {
         self.segments.as_ref().map(|_| cut(root, prompt, ends)).unwrap_or_default()
     }

@@ -12,12 +12,12 @@ pub(super) enum SequenceState {
     Waiting,
     /// Its blocks are reserved and its KV is on its way.
     Receiving,
-    /// Its KV has come; it runs as soon as a step has room for it.
+    /// Its KV has arrived; it runs as soon as a step has room for it.
     Received,
     Running,
-    /// Its client left in the middle of a step; the step still writes to its blocks.
+    /// Its client disconnected in the middle of a step; the step still writes to its blocks.
     Leaving,
-    /// Its client left while its KV was on its way, which is still written to its blocks.
+    /// Its client disconnected while its KV was on its way; the transfer still writes to its blocks.
     LeavingFetch,
     Ended,
 }
@@ -31,7 +31,7 @@ pub(super) struct Sequence {
     pub(super) tokens: Vec<u32>,
     /// The name of each full block of `tokens`.
     pub(super) hashes: Vec<u64>,
-    /// Of the prompt, where the engine reuses them.
+    /// The segments of the prompt, if the engine reuses them.
     pub(super) segments: Vec<Segment>,
     pub(super) blocks: Vec<BlockId>,
     /// Leading blocks that have their name in the pool.
@@ -42,7 +42,7 @@ pub(super) struct Sequence {
     pub(super) scheduled: usize,
     pub(super) cached_tokens: u32,
     pub(super) transfer: Transfer,
-    /// Prompt tokens found in the cache at first, those that came from another engine, and those from the store.
+    /// Prompt tokens found in the cache at first, tokens that came from another engine, and tokens from the store.
     pub(super) local_tokens: usize,
     pub(super) received_tokens: usize,
     pub(super) loaded_tokens: usize,

@@ -2,14 +2,14 @@
 //!
 //! The engine neither sends nor waits. A job submitted with `Transfer::Out` leaves its blocks behind as a hold, in
 //! use until the hold is released or its lease ends. A job submitted with `Transfer::In` gets room for its whole
-//! prompt at admission and then computes nothing: `take_fetches` returns it, and `finish_fetch` tells how much of
-//! the prompt arrived. It keeps its blocks in between, as in vLLM, even if its client leaves. A job of which a shared
-//! store has more than the cache waits for that in the same way.
+//! prompt at admission and then computes nothing: `take_fetches` returns it, and `finish_fetch` says how much of the
+//! prompt arrived. It keeps its blocks in between, as in vLLM, even if its client disconnects. If a shared store has
+//! more of a job's prompt than the cache, the job waits for the load in the same way.
 //!
 //! A driver in virtual time calls the same functions as one with sockets: `take_fetches` after every `begin_step` and
 //! `abort`, `finish_fetch` at the time that `link` computes, `expire_holds` at `next_expiry`.
 //!
-//! Left out: wrong KV stays with the sequence that fetched it. In vLLM it is also cached under the right names.
+//! Left out: wrong KV stays with the sequence that fetched it, while vLLM also caches it under the right names.
 
 use maitre_base::Instant;
 
@@ -43,10 +43,10 @@ pub struct Hold {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KvFetch {
     pub job: JobId,
-    /// Leading tokens that are cached here.
+    /// Leading tokens that are cached here already.
     pub held_tokens: u32,
     pub prompt_tokens: u32,
-    /// False if the job ended before its fetch: only the owner of the blocks is to be notified.
+    /// False if the job ended before its fetch: then the caller only needs to notify the owner of the blocks.
     pub is_wanted: bool,
     pub origin: FetchOrigin,
 }
@@ -63,7 +63,7 @@ pub enum FetchOrigin {
 /// How a fetch ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FetchOutcome {
-    /// The first `tokens` tokens of the prompt are here, with those that were held. The others are computed.
+    /// The first `tokens` tokens of the prompt are here, including those held before. The engine computes the others.
     Arrived { tokens: u32, content: Content },
     /// The job ends with an error.
     Failed,
@@ -73,7 +73,7 @@ pub enum FetchOutcome {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Content {
     Right,
-    /// They belonged to another prompt, or had been freed: the answer is another one.
+    /// They belonged to another prompt, or had been freed: the answer differs.
     Wrong,
 }
 
@@ -130,7 +130,7 @@ impl Engine {
                 self.transfers.failed += 1;
                 self.unseat(id.slot);
             }
-            // The client left meanwhile: its blocks were needed until now.
+            // The client disconnected meanwhile: its blocks were needed until now.
             (SequenceState::LeavingFetch, _) => {
                 self.receiving -= 1;
                 self.counters.aborted += 1;
@@ -152,7 +152,7 @@ impl Engine {
         true
     }
 
-    /// Lets a hold last until then, unless it lasts longer anyway.
+    /// Extends a hold until then, unless it lasts longer already.
     pub fn extend_hold(&mut self, id: HoldId, until: Instant) {
         if let Some(hold) = self.holds.get_mut(&id) {
             hold.until = hold.until.max(until);
@@ -179,8 +179,8 @@ impl Engine {
         self.transfers
     }
 
-    /// Reserves the rest of the prompt's blocks at the head of the queue and lets it wait for its KV. The caller has
-    /// checked that all of it fits.
+    /// Reserves the rest of the prompt's blocks for the head of the queue, which then waits for its KV. The caller
+    /// has checked that everything fits.
     pub(super) fn begin_fetch(&mut self, slot: u32, origin: FetchOrigin) {
         let sequence = &mut self.sequences[slot as usize];
         let target = sequence.tokens.len().div_ceil(self.profile.block_tokens as usize);
@@ -202,14 +202,14 @@ impl Engine {
         });
     }
 
-    /// Continues with a sequence whose KV has come. Its blocks are reserved already.
+    /// Takes the next sequence whose KV has arrived. Its blocks are reserved already.
     pub(super) fn pop_received(&mut self) -> Option<u32> {
         let slot = self.received.pop_front()?;
         self.receiving -= 1;
         Some(slot)
     }
 
-    /// Keeps the blocks of a finished job, if that was asked for.
+    /// Keeps the blocks of a finished job, if its request asked for that.
     pub(super) fn hold_blocks(&mut self, slot: u32, now: Instant) {
         let sequence = &mut self.sequences[slot as usize];
         let Transfer::Out { lease } = sequence.transfer else { return };
@@ -222,7 +222,7 @@ impl Engine {
         self.holds.insert(HoldId::from(sequence.id), hold);
     }
 
-    /// Ends a job that no step uses, in whichever state of a transfer it is.
+    /// Ends a job that no step uses, in any state of a transfer.
     pub(super) fn abort_sequence(&mut self, slot: u32) {
         let sequence = &mut self.sequences[slot as usize];
         match sequence.state {
@@ -248,15 +248,15 @@ impl Engine {
         self.unseat(slot);
     }
 
-    /// Books the KV that arrived and names the blocks that it fills. The last token is computed in any case: the
-    /// answer's first is sampled from it.
+    /// Records the KV that arrived and names the blocks that it fills. The last token is computed in any case: the
+    /// answer's first token is sampled from it.
     fn store_received(&mut self, slot: u32, tokens: usize) {
         let block_tokens = self.profile.block_tokens as usize;
         let sequence = &mut self.sequences[slot as usize];
         let here = tokens.clamp(sequence.computed, sequence.job.prompt_tokens);
         let arrived = here - sequence.computed;
         match sequence.transfer {
-            // From here on it is a sequence like any other: preempted, it computes its prompt.
+            // From here on it is an ordinary sequence: if preempted, it computes its prompt.
             Transfer::In => {
                 sequence.transfer = Transfer::None;
                 sequence.received_tokens = arrived;
@@ -266,7 +266,7 @@ impl Engine {
                 sequence.loaded_tokens = arrived;
                 sequence.cached_tokens += arrived as u32;
             }
-            // What it lost is loaded again, which is no hit.
+            // A load after a preemption is no hit.
             Transfer::None | Transfer::Out { .. } => {}
         }
         sequence.computed = here.min(sequence.tokens.len() - 1);

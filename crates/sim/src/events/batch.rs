@@ -1,8 +1,7 @@
 //! One batch, as vLLM packs it: `[seconds, [event, ..], rank]`.
 //!
-//! Events keep the order in which they happened, which is what makes removals stand before the store they
-//! made room for. Blocks stored one after the other, each the parent of the next, are one event with their
-//! tokens in a row.
+//! Events keep the order in which they happened, so a removal stands before the store that it made room for. Blocks
+//! stored one after the other, each the parent of the next, are one event with their tokens in a row.
 
 use super::msgpack::Writer;
 use super::{Form, PublishedModel};
@@ -83,7 +82,7 @@ impl BatchEncoder<'_> {
         fields.end();
     }
 
-    /// Only maps have a locality, and only blocks that are elsewhere need one.
+    /// Only maps have a locality, and only blocks outside the engine need one.
     fn locality_count(&self, medium: Medium) -> u8 {
         u8::from(self.form == Form::Maps && medium == Medium::Store)
     }
@@ -95,7 +94,7 @@ impl BatchEncoder<'_> {
     }
 }
 
-/// As vLLM's tiers call it.
+/// The name of a tier in vLLM.
 fn medium_name(medium: Medium) -> &'static str {
     match medium {
         Medium::Gpu => "GPU",

@@ -1,9 +1,8 @@
 //! The publisher's sockets: a PUB for the stream, a ROUTER for the replay, over TCP.
 //!
-//! Every connection is a task, gone with the listener that owns it. A subscriber has a queue of messages in
-//! front of its socket; when that is full, messages for it are lost whole, as behind libzmq's high-water
-//! mark. A replay waits for its reader instead: libzmq would lose the rest of it, which is what
-//! `Disturbance::CutReplay` is for.
+//! Every connection is a task that ends with the listener that owns it. A subscriber has a queue of messages in front
+//! of its socket. When that is full, messages for it are lost whole, as behind libzmq's high-water mark. A replay
+//! waits for its reader instead: libzmq would lose the rest of it, which `Disturbance::CutReplay` simulates.
 
 use std::io;
 use std::sync::Arc;
@@ -137,7 +136,7 @@ struct Ear<'a> {
 
 enum Heard {
     Message(Vec<Bytes>),
-    /// Something that wants an answer, and the answer.
+    /// A request, and the reply to it.
     Reply(Vec<u8>),
 }
 

@@ -1,11 +1,11 @@
-//! Coding agents as they were recorded: the lengths and waits of `traces/claude-code-sessions.jsonl.gz`, at any rate.
+//! Coding agents as recorded: the lengths and waits of `traces/claude-code-sessions.jsonl.gz`, at any rate.
 //!
-//! A recording has as many sessions as it has. This draws new ones from what 256 of them had: how many calls, how long the
-//! first prompt, the output of a tool, the answer and the wait. Each is drawn by itself, so what belongs together in a
-//! session, such as long prompts and many calls, is lost.
+//! The number of sessions in a recording is fixed. This module draws new ones from 256 recorded sessions: the number
+//! of calls, and the lengths of the first prompt, of tool outputs, answers and waits. Each is drawn independently, so
+//! correlations within a session, such as long prompts and many calls, are lost.
 //!
-//! Left out: sub-agents, and contexts that shrink because the agent summed them up (one call in a hundred). A context that
-//! reaches the recording's longest ends its session.
+//! Left out: sub-agents, and contexts that shrink because the agent summarised them (one call in a hundred). A
+//! context that reaches the recording's longest ends its session.
 
 use super::dice::{Dice, Shared};
 use super::key::{Stage, ValueType, Values, WorkloadKey};
@@ -57,12 +57,12 @@ const FIRST_TOKENS: Quantiles = [
     8979, 13692, 15591, 16254, 17188, 18380, 19282, 20727, 26239, 37896, 48175, 61513, 69239, 83637, 93197,
     103541, 112280, 123058, 140908, 216739, 261659,
 ];
-/// What a call adds to the prompt and answer before it: mostly the output of a tool.
+/// What a call adds to the previous prompt and answer: mostly the output of a tool.
 const ADDED_TOKENS: Quantiles =
     [1, 1, 5, 20, 39, 64, 110, 161, 218, 271, 333, 408, 512, 645, 808, 1035, 1364, 1823, 2673, 4659, 14842];
 const ANSWER_TOKENS: Quantiles =
     [1, 95, 114, 128, 140, 152, 166, 182, 201, 220, 244, 269, 299, 337, 385, 446, 519, 633, 835, 1327, 3436];
-/// At most three minutes: for longer, a person was away.
+/// At most three minutes: after a longer wait a person was away.
 const WAIT_SECONDS: Quantiles =
     [0, 4, 5, 5, 6, 7, 8, 9, 10, 11, 13, 16, 20, 25, 36, 52, 83, 133, 180, 180, 180];
 /// The longest context of the recording.
@@ -79,7 +79,7 @@ fn draw_whole(quantiles: &Quantiles, dice: &mut Dice) -> u32 {
     draw(quantiles, dice).round().max(1.0) as u32
 }
 
-/// Of sessions that are not cut: a session of T calls has T² + T pieces.
+/// Size of sessions that are not cut: a session of T calls has T² + T pieces.
 fn size(values: &Values) -> Size {
     let sessions = values.real("rate") * values.real("seconds");
     let steps = CALLS.windows(2).map(|it| (f64::from(it[0]), f64::from(it[1])));

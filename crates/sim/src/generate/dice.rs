@@ -107,7 +107,7 @@ impl Dice {
 /// Zipf popularity: index r, from one on, in proportion to 1 / r to a power.
 #[derive(Clone, Debug)]
 pub(super) struct Popularity {
-    /// The weights up to and with each number.
+    /// The sum of the weights up to and including each number.
     sums: Vec<f64>,
 }
 

@@ -110,7 +110,7 @@ impl ValueType {
     }
 }
 
-/// What stands between semicolons.
+/// The items between semicolons.
 fn list<T>(text: &str, most: usize, parse: fn(&str) -> Option<T>) -> Option<Vec<T>> {
     let all: Vec<T> = text.split(';').filter(|it| !it.is_empty()).map(parse).collect::<Option<_>>()?;
     (all.len() <= most).then_some(all)
@@ -260,12 +260,12 @@ impl Values {
         }
     }
 
-    /// `key=value` of what was given.
+    /// `key=value` of the given keys.
     pub(super) fn given(&self) -> Vec<String> {
         self.0.iter().filter(|it| it.given.is_some()).map(Setting::text).collect()
     }
 
-    /// `key=value` of all that counts.
+    /// `key=value` of all keys in effect.
     pub(super) fn all(&self) -> Vec<String> {
         let counts = |it: &&Setting| !it.text().ends_with('=') && !self.is_staged(it);
         self.0.iter().filter(counts).map(Setting::text).collect()

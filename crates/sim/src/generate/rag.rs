@@ -1,8 +1,7 @@
 //! Questions about retrieved documents with skewed popularity.
 //!
-//! Prompts that hold the same documents in another order share nothing but the system prompt: an engine
-//! caches beginnings. So what can be found again falls quickly with `per_prompt`, unless engines reuse documents at any
-//! position.
+//! Prompts that hold the same documents in another order share only the system prompt: an engine caches beginnings.
+//! So reuse falls quickly with `per_prompt`, unless engines reuse documents at any position.
 
 use super::dice::{Dice, Popularity, Shared, instant, prompt};
 use super::key::{Stage, ValueType, Values, WorkloadKey};
@@ -118,8 +117,8 @@ fn retrieve(popularity: &Popularity, count: u32, dice: &mut Dice) -> Vec<u32> {
     let mut found = Vec::with_capacity(count as usize);
     for _ in 0..count {
         let drawn = (0..DRAWS_MAX).map(|_| popularity.draw(dice)).find(|it| !found.contains(it));
-        // The most popular remaining document is the likeliest next draw. There are as many as a prompt holds, so one
-        // is left.
+        // Otherwise take the most popular remaining document, the likeliest draw. A prompt holds at most all, so one is
+        // left.
         let next = drawn.or_else(|| (0..count).find(|it| !found.contains(it)));
         found.extend(next);
     }

@@ -172,8 +172,8 @@ impl Sessions {
         }
     }
 
-    /// Of conversations that are not cut. Turn k, from one on, has 2 k pieces, so T turns have T² + T, and
-    /// the mean of T², uniform from 1 to 2 m - 1, is m (4 m - 1) / 3.
+    /// Size of conversations that are not cut. Turn k, from one on, has 2 k pieces, so T turns have T² + T, and the
+    /// mean of T², uniform from 1 to 2 m - 1, is m (4 m - 1) / 3.
     fn size(&self) -> Size {
         let sessions = self.rate * self.seconds;
         let mean = f64::from(self.turns_mean);

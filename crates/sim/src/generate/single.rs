@@ -180,7 +180,7 @@ fn size(values: &Values, prompt_tokens_max: f64) -> Size {
     Size { requests_mean: qps * seconds, pieces_mean: 2.0 * qps * seconds, prompt_tokens_max, seconds }
 }
 
-/// Bursts are a part of their own: the interesting latency is that of the other requests.
+/// Bursts form a separate part: the interesting latency is that of the other requests.
 fn burst_requests(values: &Values, dice: &mut Dice) -> Vec<Request> {
     let short = Prompts {
         shared_tokens: values.whole("system"),

@@ -17,7 +17,7 @@ use crate::text;
 
 pub(super) struct PlannedAnswer {
     pub(super) api: ApiFormat,
-    /// Without its prefix; JSON-escaped, as is the model.
+    /// Without its prefix; JSON-escaped, like the model.
     pub(super) id: String,
     pub(super) model: String,
     pub(super) created: u64,
@@ -28,9 +28,9 @@ pub(super) struct PlannedAnswer {
     pub(super) delivery: Delivery,
     /// Whether usage reports cached tokens.
     pub(super) reports_cached: bool,
-    /// JSON, of the answer in one piece.
+    /// JSON, in an answer that is not streamed.
     pub(super) kv_transfer_params: String,
-    /// JSON, if token ids were asked for.
+    /// JSON, if the request asked for token ids.
     pub(super) prompt_ids: Option<String>,
     pub(super) brand: Brand,
 }
@@ -56,16 +56,16 @@ pub(super) struct StreamTemplate {
     pub(super) before: String,
     pub(super) after: String,
     pub(super) after_last: String,
-    /// Ends the event of the first token, where it differs.
+    /// Ends the event of the first token, if that event differs.
     pub(super) after_first: Option<String>,
-    /// What follows with each token.
+    /// What follows each token.
     pub(super) number: Option<EventNumber>,
 }
 
-/// The number at the end of each token's event, and what closes the event.
+/// The number at the end of each token's event, and the text that closes the event.
 #[derive(Clone, Copy)]
 pub(super) enum EventNumber {
-    /// Events are numbered: that of the first token.
+    /// Events are numbered from here: the number of the first token's event.
     From(u32),
     /// The token's id.
     TokenId(&'static str),
@@ -111,7 +111,7 @@ impl AnswerText {
         AnswerText::ToolCall(CallPieces { name: escape(&call.name), pieces: pieces.collect() })
     }
 
-    /// What is said instead if the KV of the prompt was not its own: other syllables, and no JSON in a tool call.
+    /// The answer if the KV of the prompt was not its own: other syllables, and no JSON in a tool call.
     fn wrong(&self) -> AnswerText {
         match self {
             AnswerText::Speech(speech) => {
@@ -135,7 +135,7 @@ impl AnswerText {
 }
 
 impl PlannedAnswer {
-    /// Takes into account what became known with the first token. To be called once.
+    /// Applies what became known with the first token. Call it once.
     pub(super) fn begin(&mut self, progress: AnswerProgress) {
         if progress.content == Content::Wrong {
             self.words = self.words.wrong();
@@ -178,7 +178,7 @@ impl PlannedAnswer {
         }
     }
 
-    /// A tool call is not what the engine has generated: its ids are those that it would have said instead.
+    /// A tool call is not what the engine has generated: its ids are those of the answer that it replaces.
     fn token_id(&self, index: u32) -> u32 {
         match &self.words {
             AnswerText::Speech(speech) => speech::token(speech.seed_now(), index),
@@ -186,7 +186,7 @@ impl PlannedAnswer {
         }
     }
 
-    /// The ids of the whole answer as JSON, if they were asked for.
+    /// The ids of the whole answer as JSON, if the request asked for them.
     pub(super) fn token_ids(&self) -> String {
         match self.prompt_ids {
             None => "null".to_owned(),
@@ -194,7 +194,7 @@ impl PlannedAnswer {
         }
     }
 
-    /// Those of the prompt.
+    /// The ids of the prompt.
     pub(super) fn prompt_token_ids(&self) -> &str {
         self.prompt_ids.as_deref().unwrap_or("null")
     }

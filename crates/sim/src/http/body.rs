@@ -1,7 +1,7 @@
 //! Response bodies: a complete text, or a stream that follows the engine.
 //!
-//! A stream yields one frame for each event, and the server turns each frame into one HTTP chunk. Dropping
-//! a body, which is what happens when its client leaves, drops the ticket in it and so aborts the job.
+//! A stream yields one frame for each event, and the server turns each frame into one HTTP chunk. When a client
+//! disconnects, its body is dropped, and with it the ticket, which aborts the job.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -58,7 +58,7 @@ pub(super) struct EventStream {
     ticket: Ticket,
     answer: PlannedAnswer,
     template: Option<StreamTemplate>,
-    /// Events that are due, before the next token's.
+    /// Events to send before the next token's.
     due: VecDeque<Bytes>,
     progress: AnswerProgress,
     sent_tokens: u32,
@@ -143,7 +143,7 @@ impl EventStream {
         Poll::Ready(Some(event))
     }
 
-    /// The first event: of the opening, or of the first token where there is none.
+    /// The first event: that of the opening, or that of the first token if there is no opening.
     fn open(&mut self) -> Bytes {
         self.answer.begin(self.progress);
         let mut template = self.answer.template(self.progress);

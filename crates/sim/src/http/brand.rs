@@ -1,4 +1,4 @@
-//! Which engine is played, where brands differ.
+//! Which engine is simulated, in the respects in which brands differ.
 
 use std::time::Duration;
 
@@ -6,7 +6,8 @@ use std::time::Duration;
 pub enum Brand {
     #[default]
     Vllm,
-    /// Its cards, its health check, and where its chat streams have the ids of the prompt. Its metrics are not played.
+    /// Differs in the model cards, in the health check, and in where its chat streams have the ids of the prompt. Its
+    /// metrics are not simulated.
     Sglang,
 }
 

@@ -39,7 +39,7 @@ pub(super) use progress::{AnswerEnd, AnswerProgress};
 const STEPS_PER_TURN: u32 = 32;
 
 /// How far the engine may catch up with its schedule. Timers fire up to a millisecond late, and without catching up
-/// every step would be that much too long. A suspended process must not race through what it missed, though.
+/// every step would be that much too long. But a suspended process must not race through what it missed.
 const LAG_MAX: Duration = Duration::from_millis(100);
 
 /// Changes of the cache between two steps, for the publisher. A step makes at most two for each block it
@@ -68,7 +68,7 @@ struct Core {
 struct JobRequest {
     job: JobId,
     progress: Arc<Progress>,
-    /// Starts the fetch of its KV, if it comes from elsewhere.
+    /// Starts the fetch of its KV, if that comes from another engine.
     fetch: Option<oneshot::Sender<KvFetch>>,
     /// Dropped with the request.
     _wanted: Option<oneshot::Sender<()>>,
@@ -78,11 +78,11 @@ struct JobRequest {
 #[derive(Default)]
 pub(super) struct TransferPlan {
     pub(super) transfer: Transfer,
-    /// Reported instead of the hits here.
+    /// Reported instead of this engine's own hits.
     pub(super) cached_tokens: Option<u32>,
-    /// Where to announce that the KV is to be fetched.
+    /// Announces here that the KV is to be fetched.
     pub(super) fetch: Option<oneshot::Sender<KvFetch>>,
-    /// Never sent to: dropped as soon as nobody waits for the answer.
+    /// Never sent to: dropped as soon as no request waits for the answer.
     pub(super) wanted: Option<oneshot::Sender<()>>,
 }
 
@@ -178,7 +178,7 @@ impl EngineDriver {
         self.wake();
     }
 
-    /// What another engine may read, until it is released.
+    /// The blocks that another engine may read, until they are released.
     pub(super) fn hold(&self, id: HoldId) -> Option<Hold> {
         self.core.lock().engine.hold(id).cloned()
     }
@@ -187,7 +187,7 @@ impl EngineDriver {
         self.core.lock().engine.extend_hold(id, until);
     }
 
-    /// Frees what was held for another engine. Returns whether there was something.
+    /// Frees the blocks held for another engine. Returns whether there were any.
     pub(super) fn release_hold(&self, id: HoldId) -> bool {
         let released = self.core.lock().engine.release_hold(id);
         self.wake();
@@ -266,7 +266,7 @@ impl EngineDriver {
         core.engine.restart();
         core.requests.clear();
         core.loads.iter_mut().for_each(StoreLoads::clear);
-        // Under the lock: no batch from before the restart may follow the first one after it.
+        // Under the lock: the first batch after the restart must not be followed by one from before it.
         self.publisher.iter().for_each(|it| it.restart());
         drop(core);
         self.changed.notify_waiters();
@@ -277,7 +277,7 @@ impl EngineDriver {
         self.changed.notify_waiters();
     }
 
-    /// A job, a fetch, a release; or the end of a lease or of a load.
+    /// Waits for a job, a fetch or a release, or for the end of a lease or a load.
     async fn wait_for_work(&self) {
         let load_ends = self.core.lock().loads.as_ref().and_then(StoreLoads::next_end);
         match self.next_expiry().into_iter().chain(load_ends).min() {
@@ -293,7 +293,7 @@ impl EngineDriver {
     fn begin_step(&self, slowness: f64) -> Option<Duration> {
         let mut core = self.core.lock();
         core.finish_loads(&self.clock);
-        // Without holds, which is the rule, the clock is not read.
+        // Without holds, which is usual, it does not read the clock.
         let expired = core.engine.next_expiry().is_some() && core.engine.expire_holds(self.clock.now());
         let span = core.engine.begin_step();
         core.start_fetches();
@@ -340,7 +340,7 @@ impl Core {
         }
     }
 
-    /// Announces the fetches of the last step. A request that has gone needs none.
+    /// Announces the fetches of the last step. A request that has ended needs none.
     fn start_fetches(&mut self) {
         for fetch in self.engine.take_fetches() {
             if let (FetchOrigin::Store { tokens }, Some(loads)) = (fetch.origin, &mut self.loads) {
@@ -356,7 +356,7 @@ impl Core {
         }
     }
 
-    /// Ends the loads that are complete. Without any, the clock is not read.
+    /// Ends the loads that are complete. Without any it does not read the clock.
     fn finish_loads(&mut self, clock: &Clock) {
         if let Some(loads) = self.loads.as_mut().filter(|it| it.next_end().is_some()) {
             loads.finish(clock.now(), &mut self.engine);

@@ -5,7 +5,7 @@ use serde_json::json;
 
 use crate::engine::Reject;
 
-/// A request that is not served, with its status and reason.
+/// A request that the engine does not serve, with status and reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ApiError {
     pub(super) status: StatusCode,

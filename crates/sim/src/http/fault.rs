@@ -71,7 +71,7 @@ pub enum Scope {
     /// Requests for work: `POST`s. Probes and scrapes are not affected, so that counts are predictable.
     #[default]
     Requests,
-    /// Everything but `/sim`: a process that hangs hangs for probes too.
+    /// Everything but `/sim`: a process that hangs does not answer probes either.
     All,
 }
 
@@ -89,7 +89,7 @@ impl Faults {
         *self.present.lock() = None;
     }
 
-    /// Whether this new connection is to be refused.
+    /// Whether to refuse this new connection.
     pub(super) fn take_connection(&self) -> bool {
         self.take(|it| it.fault == Fault::RefuseConnections).is_some()
     }

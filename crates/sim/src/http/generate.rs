@@ -108,7 +108,7 @@ async fn finish(
     Ok(RouteReply::text(answer.whole(progress)))
 }
 
-/// The engine dies after this answer.
+/// The engine dies after this response.
 fn die(state: &HostState, delivery: Delivery) -> Result<RouteReply, ApiError> {
     state.die();
     let error = ApiError::engine_dead();
@@ -130,7 +130,7 @@ impl HostState {
         known.map(String::as_str).ok_or_else(|| ApiError::unknown_model(name))
     }
 
-    /// The salt for the cache. Without prefix caching, every request gets another one.
+    /// The salt for the cache. Without prefix caching, every request gets its own.
     fn salt(&self, ask: &GenerateRequest) -> Result<String, ApiError> {
         let odd = |is: fn(&Misconfiguration) -> bool| self.config.misconfigurations.any(is);
         if !self.config.caches_prefixes() {

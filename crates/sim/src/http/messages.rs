@@ -78,7 +78,7 @@ fn event(name: &str, fields: &str) -> String {
     format!("event: {name}\ndata: {{\"type\":\"{name}\",{fields}}}\n\n")
 }
 
-/// Anthropic counts cached tokens apart from the others.
+/// Anthropic counts cached tokens separately from the others.
 fn usage(answer: &PlannedAnswer, progress: AnswerProgress, output_tokens: u32) -> String {
     format!(
         r#"{{"input_tokens":{},"cache_creation_input_tokens":0,"cache_read_input_tokens":{},"output_tokens":{output_tokens}}}"#,
@@ -87,7 +87,7 @@ fn usage(answer: &PlannedAnswer, progress: AnswerProgress, output_tokens: u32) -
     )
 }
 
-/// The arguments as an object, where a stream sends them as text. Cut short by a limit they are none.
+/// The arguments as an object; a stream sends them as text. If a limit cut them short, an empty object.
 fn input(answer: &PlannedAnswer) -> String {
     let text: Option<String> = serde_json::from_str(&format!("\"{}\"", answer.text())).ok();
     let object = text.and_then(|it| serde_json::from_str::<serde_json::Value>(&it).ok());

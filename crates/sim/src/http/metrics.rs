@@ -1,4 +1,4 @@
-//! `/metrics` in vLLM's names and labels, as far as the engine model has something to say.
+//! `/metrics` with vLLM's names and labels, as far as the engine model has values for them.
 
 use std::fmt::Write;
 
@@ -81,7 +81,7 @@ pub(super) fn render(state: &HostState) -> String {
     page.text
 }
 
-/// vLLM's metrics are all of one engine and one model.
+/// All of vLLM's metrics belong to one engine and one model.
 struct MetricsText {
     text: String,
     labels: String,
@@ -148,7 +148,7 @@ impl MetricsText {
         );
     }
 
-    /// What the connector was asked for, and what it had.
+    /// What requests asked of the connector, and what it had.
     fn connector(&mut self, state: &HostState, stats: &EngineStats, transfers: &TransferCounters) {
         if state.transfer.is_none() && state.config.store.is_none() {
             return;
@@ -212,7 +212,7 @@ impl MetricsText {
         }
     }
 
-    /// The static one, from which routers read the size of the cache. It has no model in vLLM either.
+    /// The static metric from which routers read the size of the cache. vLLM gives it no model label either.
     fn cache_config(&mut self, state: &HostState) {
         self.describe("gauge", "cache_config_info", "Information of the LLMEngine CacheConfig");
         let profile = &state.config.engine.profile;

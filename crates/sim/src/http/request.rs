@@ -1,7 +1,7 @@
 //! A generation request: the JSON of the five generating routes, parsed into one value.
 //!
-//! The routes differ in where the prompt is and how its limit is called, and in nothing else that matters to this
-//! engine. There is one list of fields, of which each route uses its own.
+//! The routes differ only in where the prompt is and what its limit is called; nothing else matters to this engine.
+//! There is one list of fields, of which each route uses its own.
 
 use std::collections::BTreeMap;
 
@@ -22,14 +22,14 @@ pub(super) struct RequestFields<'a> {
     messages: Option<Vec<RequestMessage<'a>>>,
     #[serde(borrow)]
     prompt: Option<&'a RawValue>,
-    /// Of `/v1/responses`.
+    /// For `/v1/responses`.
     #[serde(borrow)]
     input: Option<&'a RawValue>,
     instructions: Option<String>,
-    /// Of `/v1/messages`.
+    /// For `/v1/messages`.
     #[serde(borrow)]
     system: Option<&'a RawValue>,
-    /// Of `/generate`.
+    /// For `/generate`.
     text: Option<String>,
     input_ids: Option<Vec<u32>>,
     #[serde(deserialize_with = "or_default")]
@@ -81,7 +81,7 @@ struct RequestMessage<'a> {
     content: Option<&'a RawValue>,
     #[serde(borrow, default)]
     tool_calls: Option<&'a RawValue>,
-    /// Of the items `function_call` and `function_call_output` of `/v1/responses`.
+    /// For the items `function_call` and `function_call_output` of `/v1/responses`.
     #[serde(borrow, default)]
     arguments: Option<&'a RawValue>,
     #[serde(borrow, default)]
@@ -99,16 +99,16 @@ pub(super) struct GenerateRequest {
     pub(super) ignore_eos: bool,
     /// The tool that must be called, if one must.
     pub(super) call: Option<ToolCall>,
-    /// Whether token ids go with the answer.
+    /// Whether the answer includes token ids.
     pub(super) returns_ids: bool,
     pub(super) transfer: TransferFields,
 }
 
-/// What is meant for a connector, as JSON. Without one it is ignored, whatever it is.
+/// The connector's fields, as JSON. Without a connector they are ignored, with any content.
 #[derive(Debug, Default)]
 pub(super) struct TransferFields {
     pub(super) kv_transfer_params: Option<String>,
-    /// SGLang's.
+    /// SGLang's fields.
     pub(super) bootstrap_host: Option<String>,
     pub(super) bootstrap_port: Option<String>,
     pub(super) bootstrap_room: Option<String>,

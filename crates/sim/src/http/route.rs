@@ -171,7 +171,7 @@ async fn post(state: &HostState, posted: PostedRequest<'_>) -> Result<RouteReply
     }
 }
 
-/// Not one of vLLM's versions, unless configured: a router should see what it talks to.
+/// Not one of vLLM's versions, unless configured: a router should see that it talks to a simulation.
 fn version(state: &HostState) -> &'static str {
     let told = state.config.misconfigurations.find(|it| match it {
         Misconfiguration::Version(version) => Some(*version),
@@ -227,7 +227,7 @@ fn detokenize(body: &[u8]) -> Result<RouteReply, ApiError> {
     Ok(RouteReply::json(&json!({"prompt": text::decode(&fields.tokens)})))
 }
 
-/// By data-parallel rank, of which there is one, as in vLLM. Empty when nothing is published.
+/// By data-parallel rank, of which there is one, as in vLLM. Empty if the engine publishes nothing.
 fn event_sources(state: &HostState) -> Value {
     let Some(publisher) = &state.publisher else { return json!({}) };
     let mut source = publisher.source();

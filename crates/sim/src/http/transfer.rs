@@ -1,8 +1,8 @@
 //! KV between engines over sockets: a side channel that other engines read from, and tasks that fetch.
 //!
-//! Control messages travel over TCP, so that a dead or silent engine is noticed as in reality; the KV itself is only
-//! time, which the link model computes. A fetch is a task of the engine and not of the request: a client that leaves
-//! does not end it, as in vLLM.
+//! Control messages travel over TCP, so a dead or silent engine is noticed as in reality. The KV itself is only time,
+//! which the link model computes. A fetch is a task of the engine and not of the request: a client disconnect does
+//! not end it, as in vLLM.
 
 mod bootstrap;
 mod channel;
@@ -80,7 +80,7 @@ pub(super) struct KvTransfer {
     pub(super) connections: Gauge,
 }
 
-/// A side channel that nobody serves yet.
+/// A side channel that is bound, but not served yet.
 pub(super) struct BoundChannel {
     pub(super) transfer: KvTransfer,
     pub(super) listener: TcpListener,
@@ -103,11 +103,11 @@ impl BoundChannel {
 #[derive(Clone, Debug)]
 pub(super) enum Leg {
     Plain,
-    /// Its blocks are held for another engine.
+    /// The engine holds its blocks for another engine.
     Prefill,
     /// Its KV comes from another engine.
     Decode(Source),
-    /// Its KV is computed for another engine, which waits for it in this room.
+    /// The engine computes its KV for another engine, which waits for it in this room.
     Room(params::RoomAddress),
     /// It kills the engine.
     Fatal,
@@ -121,9 +121,9 @@ pub(super) enum Source {
     Room(params::RoomAddress),
 }
 
-/// What a prompt's KV is recognised by.
+/// What identifies a prompt's KV.
 pub(super) struct PromptIdentity {
-    /// That of its answer.
+    /// The seed of its answer.
     seed: u64,
     /// The names of its full blocks, as far as they can be hit.
     names: Vec<u64>,
@@ -135,7 +135,7 @@ pub(super) struct Fetch {
     prompt: PromptIdentity,
     /// Set once the engine has reserved the blocks.
     start: oneshot::Receiver<KvFetch>,
-    /// Closed as soon as nobody waits for the answer.
+    /// Closed as soon as no request waits for the answer.
     wanted: oneshot::Receiver<()>,
 }
 
@@ -143,7 +143,7 @@ pub(super) struct Fetch {
 pub(super) enum Order {
     /// Fetch, once the engine has reserved the blocks.
     Fetch(Fetch),
-    /// The request was refused: its source is not needed.
+    /// The request was refused: its source need not be kept.
     Release(Source),
 }
 
@@ -182,7 +182,7 @@ impl KvTransfer {
         *self.met.lock() = nixl::MetEngines::default();
     }
 
-    /// As other engines reach it.
+    /// The host under which other engines reach it.
     fn host(&self) -> String {
         let ip = self.addr.ip();
         if ip.is_unspecified() { "127.0.0.1".to_owned() } else { ip.to_string() }
@@ -194,7 +194,7 @@ impl KvTransfer {
         self.link.lock().send(state.driver.now(), bytes, slowness)
     }
 
-    /// Looks like a UUID. Another one after every restart, as in vLLM.
+    /// Looks like a UUID. It changes with every restart, as in vLLM.
     fn engine_id(&self, state: &HostState) -> String {
         let one = hash::pair(self.nonce, *state.crash.borrow());
         let other = hash::mix(one);
@@ -236,7 +236,7 @@ async fn carry_out(state: Arc<HostState>, order: Order) {
         (Order::Release(Source::Nixl(remote)), Connector::Nixl(config)) => {
             nixl::Fetcher { state: &state, transfer, config, remote }.release().await;
         }
-        // Others keep nothing for us.
+        // Other connectors hold nothing for us.
         (Order::Release(_), _) => {}
     }
 }
@@ -283,7 +283,7 @@ async fn serve(stream: TcpStream, state: Arc<HostState>) {
     let _open = transfer.connections.enter();
     let mut crash = state.crash.subscribe();
     if state.faults.take_side_channel() {
-        // Until the other end has had enough.
+        // Reads until the other end closes.
         let (mut stream, mut sink) = (stream, tokio::io::sink());
         tokio::select! {
             _ = tokio::io::copy(&mut stream, &mut sink) => {}
@@ -315,7 +315,7 @@ impl KvTransfer {
                 Connector::Peer(_) => peer::answer(state, message),
                 Connector::Bootstrap(_) => channel::Reply::No,
             };
-            // What a connection asks of one engine, another one does not answer.
+            // A connection's request to one engine must not be answered by the next.
             if crash.has_changed().unwrap_or(true) {
                 break;
             }

@@ -132,7 +132,7 @@ fn a_name_depends_on_the_root_and_on_every_token() {
     assert_eq!(seen.len(), 2 + tokens.len());
 }
 
-/// What the pool promises, written for reading instead of speed.
+/// What the pool promises, written to be read rather than to be fast.
 struct Naive {
     /// Name and number of users of each block but the null block.
     blocks: Vec<(Option<u64>, u32)>,

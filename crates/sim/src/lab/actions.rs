@@ -51,7 +51,7 @@ impl Simulation<'_> {
         }
     }
 
-    /// Passes a batch through a feed that may not get it.
+    /// Passes a batch through a feed that may lose it.
     pub(super) fn deliver_lossy(
         &mut self,
         now: Instant,
@@ -70,7 +70,7 @@ impl Simulation<'_> {
                     self.dispatch_to_all(now, Event::CacheChanged { worker, event: KvEvent::Cleared });
                 }
                 Action::Doubt => self.dispatch_to_all(now, Event::ReportsLost { worker }),
-                // There is none.
+                // There is no replay here.
                 Action::AskReplay { .. } => {}
             }
         }
@@ -127,7 +127,7 @@ impl Simulation<'_> {
         let mut lost = self.workers[worker].crash();
         lost.sort_unstable();
         for request in lost {
-            // It may have ended, or been cancelled and placed elsewhere.
+            // It may have ended, or been cancelled and placed on another worker.
             let is_here = |it: &&PendingRequest| it.worker_now().index() == worker && it.job.is_some();
             let Some(pending) = self.pending.get(&request).filter(is_here) else { continue };
             let (number, router, began) = (pending.number, pending.router, pending.first.is_some());

@@ -42,7 +42,7 @@ impl Simulation<'_> {
         self.arrive(now, number, observer);
     }
 
-    /// A request ended, however it did: its client sends the next one of the trace, or stops.
+    /// A request ended, with any result: its client sends the next one of the trace, or stops.
     pub(super) fn client_is_free(&mut self, now: Instant) {
         if self.sessions.is_some() {
             return;

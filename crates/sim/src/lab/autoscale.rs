@@ -1,10 +1,11 @@
-//! Workers are started and stopped while a run plays: by the router's own number, or by the signals that autoscalers use
-//! without it.
+//! Starts and stops workers during a run: by the router's own number, or by the signals that autoscalers use without
+//! it.
 //!
-//! All rules share the mechanics of a Kubernetes autoscaler: it looks every fifteen seconds, at most doubles the fleet or
-//! adds four workers at once, and a worker takes `start_up` until it takes requests. A worker that is to go takes no new
-//! requests and leaves when it has finished those it has; one that has not started yet goes first. The rules by queue
-//! length, requests and KV usage also have its tolerance of a tenth, and fall to the most that they wanted in five minutes.
+//! All rules share the mechanics of a Kubernetes autoscaler. It looks every fifteen seconds, at most doubles the
+//! fleet or adds four workers at once, and a worker takes requests `start_up` after its order. A worker that is
+//! removed takes no new requests and leaves when it has finished those it has; one that has not started yet goes
+//! first. The rules by queue length, requests and KV usage also have its tolerance of a tenth, and fall only to the
+//! most that they wanted in five minutes.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -31,9 +32,9 @@ const ADDED_MAX: u32 = 4;
 pub enum ScaleRule {
     /// `maitre_desired_workers`.
     Desired,
-    /// So many requests that wait, in the router and in engines, per worker.
+    /// This many waiting requests per worker, in the router and in engines.
     Queue(f64),
-    /// So many requests that wait or run per worker.
+    /// This many waiting or running requests per worker.
     Requests(f64),
     /// This part of the KV cache in use.
     Kv(f64),
@@ -76,19 +77,19 @@ impl FromStr for ScaleRule {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Autoscale {
     pub rule: ScaleRule,
-    /// What new workers are.
+    /// The profile of new workers.
     pub profile: Profile,
-    /// From the moment a worker is ordered until it takes requests.
+    /// From a worker's order until it takes requests.
     pub start_up: Duration,
     pub workers_max: u32,
 }
 
-/// What a fleet that grows and shrinks took.
+/// The cost of a fleet that grows and shrinks.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct ScaleTotals {
-    /// What workers are, if any was ordered or could be.
+    /// The profile of its workers, if any was ordered or could be.
     profile: Option<Profile>,
-    /// From the order of each worker until it was gone, or the last answer was complete.
+    /// From the order of each worker until it was gone, or until the last answer was complete.
     pub worker_hours: f64,
     pub workers_max: u32,
     /// How often the fleet grew or shrank.
@@ -96,7 +97,7 @@ pub struct ScaleTotals {
 }
 
 impl ScaleTotals {
-    /// How long an idle worker takes to the first token of a prompt of this length, without anything cached.
+    /// An idle worker's TTFT for a prompt of this length, without anything cached.
     pub(super) fn alone(&self, prompt_tokens: u32) -> Duration {
         let tokens = f64::from(prompt_tokens);
         let (prefill_tokens, attended_tokens) = (u64::from(prompt_tokens), tokens * tokens / 2.0);
@@ -112,13 +113,13 @@ pub(super) struct ScaleState {
     spans: Vec<(Instant, Option<Instant>)>,
     /// When each worker that has not started was ordered, oldest first.
     starting: VecDeque<Instant>,
-    /// What was wanted in the last minutes.
+    /// What the rule wanted in the last minutes.
     wanted: VecDeque<(Instant, u32)>,
     totals: ScaleTotals,
 }
 
 impl ScaleState {
-    /// A worker joins that was ordered at this moment.
+    /// A worker joins that was ordered at `ordered`.
     pub(super) fn joined(&mut self, ordered: Instant) {
         self.spans.push((ordered, None));
     }
@@ -130,7 +131,7 @@ impl ScaleState {
         ScaleTotals { worker_hours: seconds / 3_600.0, profile: Some(profile), ..self.totals }
     }
 
-    /// The most that was wanted within the last minutes, this included.
+    /// The most that the rule wanted within the last minutes, this included.
     fn stable(&mut self, now: Instant, wanted: u32) -> u32 {
         self.wanted.push_back((now, wanted));
         while self.wanted.front().is_some_and(|it| now.since(it.0) > STABLE) {
@@ -162,7 +163,7 @@ impl Simulation<'_> {
             self.schedule(now + autoscale.start_up, SimEvent::Started { ordered: now });
         }
         for _ in wanted..present {
-            // What has not started yet goes first, the newest of it.
+            // Withdraw what has not started yet first, starting with the newest.
             if self.scaling.starting.pop_back().is_none() {
                 self.drain_one(now);
             }

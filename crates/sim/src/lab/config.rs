@@ -13,7 +13,7 @@ use crate::profile::Profile;
 pub struct LabConfig {
     /// One engine each. All use the block size of the prepared trace.
     pub fleet: Vec<Profile>,
-    /// The role of each worker of the fleet. Those not named do both.
+    /// The role of each worker of the fleet. Workers without an entry do both.
     pub roles: Vec<Role>,
     pub link: LinkChange,
     pub pulls: PullingWorkers,
@@ -23,9 +23,9 @@ pub struct LabConfig {
     pub brain: maitre_dispatch::BrainSettings,
     pub decider: Decider,
     pub knowledge: Knowledge,
-    /// From a cache change to its arrival at the router.
+    /// Delay from a cache change to its arrival at the router.
     pub event_delay: Duration,
-    /// The part of the batches of cache changes that never arrive. There is no replay.
+    /// The part of cache-change batches that never arrive. There is no replay.
     pub event_loss: f64,
     /// Interval between two scrapes, and from a scrape to its arrival.
     pub scrape_every: Duration,
@@ -36,12 +36,12 @@ pub struct LabConfig {
     pub sync: Option<Sync>,
     pub limits: AnswerLimits,
     pub script: Script,
-    /// `None`: the fleet changes by the script alone.
+    /// `None`: only the script changes the fleet.
     pub autoscale: Option<Autoscale>,
     /// `None`: requests arrive at the trace's times.
     pub closed_loop: Option<ClosedLoop>,
-    /// How many sessions of each tenant are open at once, if the trace has sessions. Tenants are numbered from one; a single
-    /// one is none.
+    /// How many sessions of each tenant are open at once, if the trace has sessions. Tenants are numbered from one;
+    /// if there is only one, requests name none.
     pub sessions: Vec<u32>,
     /// Clients do not say which session a request belongs to.
     pub are_sessions_hidden: bool,
@@ -91,7 +91,7 @@ impl LabConfig {
 pub enum PullingWorkers {
     #[default]
     None,
-    /// Those that join later too.
+    /// All workers, including those that join later.
     All,
     /// By number.
     Some(Vec<u32>),
@@ -129,7 +129,7 @@ impl ChunkKnowledge {
     }
 }
 
-/// What differs from the links of the workers' profiles.
+/// How links differ from those of the workers' profiles.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct LinkChange {
     pub floor: Option<Duration>,
@@ -147,11 +147,11 @@ impl LinkChange {
     }
 }
 
-/// Clients that send the trace's requests in order, each its next one when its last one has ended.
+/// Clients that send the trace's requests in order. Each sends its next one when its last one has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClosedLoop {
     pub clients: u32,
-    /// When they send no more, if the trace lasts so long.
+    /// When they stop, if the trace lasts so long.
     pub until: Instant,
 }
 

@@ -1,4 +1,4 @@
-//! What happens in a run, at which instant is kept by the queue of the simulation.
+//! The events of a run. The simulation's queue keeps their times.
 
 use maitre_base::Instant;
 
@@ -22,7 +22,7 @@ pub(super) enum SimEvent {
         request: u64,
         attempt: u32,
     },
-    /// A request whose first token is overdue by now gets a second attempt.
+    /// The first token of a request is overdue, so it gets a second attempt.
     Hedge {
         request: u64,
         attempt: u32,
@@ -39,13 +39,13 @@ pub(super) enum SimEvent {
         worker: usize,
         incarnation: u32,
     },
-    /// The KV that a worker fetched from another is there.
+    /// The KV that a worker fetched from another has arrived.
     FetchEnds {
         worker: usize,
         incarnation: u32,
         fetch: u64,
     },
-    /// The KV that a worker pulled from another, or loaded from the store, is there.
+    /// The KV that a worker pulled from another, or loaded from the store, has arrived.
     PullEnds {
         worker: usize,
         incarnation: u32,
@@ -71,7 +71,7 @@ pub(super) enum SimEvent {
     Tick,
     Sample,
     Action(usize),
-    /// The autoscaler looks.
+    /// The autoscaler evaluates its rule.
     Scale,
     /// A worker that the autoscaler ordered is ready.
     Started {

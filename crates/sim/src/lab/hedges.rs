@@ -6,7 +6,7 @@ use maitre_dispatch::{Event, SecondCause};
 use super::Simulation;
 use super::pending::PendingRequest;
 
-/// Numbers of second attempts are those of their requests, plus this.
+/// The number of a second attempt is that of its request plus this.
 const SECOND: u64 = 1 << 48;
 
 /// The request that this number belongs to.
@@ -25,7 +25,7 @@ impl Simulation<'_> {
         let Some(pending) = self.pending.get(&request).filter(|it| it.first.is_none()) else { return };
         let (number, router, at, retries) = (pending.number, pending.router, pending.at, pending.retries);
         let second = other(request);
-        // Placed while the event is dispatched, or never.
+        // The event's dispatch places it, or it is never placed.
         self.pending.insert(second, PendingRequest { retries, ..PendingRequest::new(number, router, at) });
         let cause = SecondCause::Hedge;
         let event = Event::Second { request: RequestId(request), number: RequestId(second), cause };
@@ -37,7 +37,7 @@ impl Simulation<'_> {
         }
     }
 
-    /// This attempt answers: the other one is cancelled.
+    /// This attempt answers, and the other one is cancelled.
     pub(super) fn outpace(&mut self, now: Instant, request: u64) {
         let loser = other(request);
         if !self.pending.contains_key(&loser) {
@@ -49,7 +49,7 @@ impl Simulation<'_> {
         self.dispatch(pending.router, now, event);
     }
 
-    /// The router gave this attempt up. Returns whether the other goes on.
+    /// The router gave up on this attempt. Returns whether the other continues.
     pub(super) fn has_other(&self, request: u64) -> bool {
         self.pending.contains_key(&other(request))
     }

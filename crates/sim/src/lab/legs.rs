@@ -1,8 +1,8 @@
 //! Requests in two legs: one worker prefills the prompt and holds its KV, another fetches that and answers.
 //!
 //! As with vLLM's NIXL connector: the decode worker pulls what it lacks once it has room for the whole prompt. Its
-//! heartbeats extend the lease of the blocks until it has read them. Blocks that nobody fetches are held until their
-//! lease ends.
+//! heartbeats extend the lease of the blocks until it has read them. Blocks that no worker fetches are held until
+//! their lease ends.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use super::{PendingRequest, SimEvent, Simulation};
 use crate::engine::transfer::{Content, FetchOrigin, FetchOutcome, HoldId, KvFetch};
 use crate::engine::{JobId, TokenOutput, Transfer};
 
-/// vLLM's lease, and what a heartbeat makes of it.
+/// vLLM's lease, and by how much a heartbeat extends it.
 const LEASE: Duration = Duration::from_secs(30);
 const EXTENSION: Duration = Duration::from_secs(20);
 
@@ -23,7 +23,7 @@ const EXTENSION: Duration = Duration::from_secs(20);
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PrefillLeg {
     pub(super) worker: WorkerId,
-    /// Once it is prefilled.
+    /// Set once it is prefilled.
     pub(super) held: Option<HeldPrompt>,
 }
 
@@ -47,7 +47,7 @@ pub(super) struct Fetches {
 #[derive(Clone, Copy, Debug)]
 struct FetchInTransit {
     request: u64,
-    /// At the worker that fetches.
+    /// The job at the worker that fetches.
     job: JobId,
     prompt_tokens: u32,
     from: WorkerId,
@@ -105,7 +105,7 @@ impl Simulation<'_> {
         self.dispatch(router, now, Event::Prefilled { request: RequestId(request), worker, counted });
     }
 
-    /// Begins the fetches of jobs that have room now, and frees the blocks of those that ended before theirs.
+    /// Begins the fetches of jobs that have room now, and frees the blocks of jobs that ended before their fetch.
     pub(super) fn begin_fetches(&mut self, now: Instant, worker: usize) {
         for fetch in self.workers[worker].engine.take_fetches() {
             let request = self.workers[worker].request(fetch.job);
@@ -152,7 +152,7 @@ impl Simulation<'_> {
         self.schedule(ends, SimEvent::FetchEnds { worker, incarnation, fetch });
     }
 
-    /// The KV has come, or the worker that held it has crashed.
+    /// The KV has arrived, or the worker that held it has crashed.
     pub(super) fn end_fetch(&mut self, now: Instant, worker: usize, (incarnation, fetch): (u32, u64)) {
         let Some(fetch) = self.fetches.in_transit.remove(&fetch) else { return };
         let is_there = self.is_held(fetch.from, fetch.held);
@@ -165,7 +165,7 @@ impl Simulation<'_> {
             false => FetchOutcome::Failed,
         };
         self.workers[worker].engine.finish_fetch(fetch.job, outcome);
-        // It may have been cancelled and placed elsewhere.
+        // It may have been cancelled and placed on another worker.
         let is_here = |it: &&mut PendingRequest| it.worker.index() == worker && it.job == Some(fetch.job);
         let pending = self.pending.get_mut(&fetch.request).filter(is_here);
         if let Some(pending) = pending.filter(|_| !is_there) {

@@ -1,6 +1,6 @@
 //! KV events that get lost on their way, as the router's own feed sees them.
 //!
-//! The engine has no replay here: one lost batch is a gap that nothing fills, and the feed starts over. Where there is a
+//! The engine has no replay here: one lost batch is a gap that nothing fills, and the feed starts over. With a
 //! replay, a lost batch is only late.
 
 use maitre_base::{Instant, Rng};
@@ -29,14 +29,14 @@ impl LossyFeed {
         feed
     }
 
-    /// The engine was restarted, and the subscription is made anew.
+    /// The engine was restarted, and the subscription starts again.
     pub(super) fn reconnect(&mut self) {
         self.feed.on(Instant::ZERO, Input::Gone);
         self.feed.on(Instant::ZERO, Input::Connected);
         self.next = 0;
     }
 
-    /// The next batch is sent. False if it is lost.
+    /// Sends the next batch. Returns false if it is lost.
     pub(super) fn send(&mut self, now: Instant) -> bool {
         let seq = self.next;
         self.next += 1;

@@ -22,9 +22,9 @@ pub struct AnsweredRequest {
     pub worker: WorkerId,
     /// The cached tokens that the router expected, if it looked.
     pub believed_tokens: Option<u64>,
-    /// What came from other workers and from the store, without a prefill leg.
+    /// Tokens from other workers and from the store, without a prefill leg.
     pub arrived: ArrivedKv,
-    /// From placement to first token: as the router predicted it, if it did, and as it was.
+    /// TTFT from the placement: the router's prediction, if it made one, and the actual time.
     pub predicted: Option<(Duration, Duration)>,
 }
 
@@ -68,7 +68,7 @@ pub struct RunOutcome {
     pub has_pulls: bool,
     pub has_store: bool,
     pub samples: Vec<LoadSample>,
-    /// What the fleet took, if it grew and shrank.
+    /// The cost of the fleet, if it grew and shrank.
     pub scaled: Option<ScaleTotals>,
     /// Traffic between routers.
     pub traffic: SyncTraffic,
@@ -111,8 +111,8 @@ impl RunOutcome {
         if self.sessions.is_empty() { row } else { add_tasks(row, self.sessions.iter()) }
     }
 
-    /// Requests whose first token came after their deadline, or never. Without a deadline it is due after the target, or
-    /// after twice the time that an idle worker takes for the prompt, if that is later.
+    /// Requests whose first token came after their deadline, or never. Without a deadline it is due after the target.
+    /// If twice the time that an idle worker takes for the prompt is longer, it is due then.
     fn missed(&self, scaled: &ScaleTotals, targets: &Targets) -> u64 {
         let usual = |it: &AnswerMetrics| targets.first_token.max(scaled.alone(it.prompt_tokens) * 2);
         let due = |it: &AnswerMetrics| it.label.deadline.unwrap_or_else(|| usual(it));
@@ -126,7 +126,7 @@ impl RunOutcome {
         arrived.fold((0, 0), |(sum, count), it| (sum + it, count + 1))
     }
 
-    /// The median and the mean of |predicted − actual| / actual of first tokens, from placement on; none if nothing was
+    /// The median and the mean of |predicted − actual| / actual of TTFT, from the placement; `None` if nothing was
     /// predicted.
     fn forecast_errors(&self) -> Option<(f64, f64)> {
         let error = |(predicted, actual): (Duration, Duration)| {

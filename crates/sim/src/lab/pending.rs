@@ -12,7 +12,7 @@ use crate::engine::JobId;
 pub(super) struct PendingRequest {
     pub(super) number: usize,
     pub(super) router: usize,
-    /// The one that answers.
+    /// The worker that answers.
     pub(super) worker: WorkerId,
     /// The prompt, if another worker prefills it.
     pub(super) leg: Option<PrefillLeg>,
@@ -21,7 +21,7 @@ pub(super) struct PendingRequest {
     /// What arrived of its prompt.
     pub(super) arrived: ArrivedKv,
     pub(super) believed_tokens: Option<u64>,
-    /// Until it is submitted.
+    /// The prompt's tokens, until it is submitted.
     pub(super) tokens: Vec<u32>,
     pub(super) first: Option<Instant>,
     /// Counts attempts: events of an earlier attempt are ignored.

@@ -44,7 +44,7 @@ impl<'a> PreparedTrace<'a> {
         let block_tokens = block_tokens.max(1);
         let (mut tokens, mut chain) = (Vec::new(), Vec::new());
         let (mut chains, mut heads) = (Vec::new(), Vec::new());
-        // A conversation's prompt begins as the one before it: only the rest is hashed.
+        // A conversation's prompt begins like the previous one: only the rest is hashed.
         let (mut last_tokens, size) = (Vec::new(), block_tokens as usize);
         for request in &trace.requests {
             write_tokens(request, &mut tokens);
@@ -83,7 +83,7 @@ impl<'a> PreparedTrace<'a> {
         &self.alone
     }
 
-    /// The same prompts, at other times.
+    /// The same prompts at the times of another trace.
     pub fn at_times_of<'b>(&self, trace: &'b Trace) -> PreparedTrace<'b> {
         debug_assert_eq!(trace.requests.len(), self.requests.len(), "the same requests");
         let (chains, heads) = (self.chains.clone(), self.heads.clone());
@@ -114,7 +114,7 @@ impl<'a> PreparedTrace<'a> {
         }
     }
 
-    /// Where the texts of a prompt end: engines that reuse them get them with separators.
+    /// Where the texts of a prompt end: engines that reuse them receive them with separators.
     pub(super) fn segment_ends(&self, number: usize) -> Vec<u32> {
         let ends = self.requests[number].prompt.iter().scan(0, |end, it| {
             *end += it.tokens;
@@ -156,8 +156,8 @@ pub(super) fn root() -> Root {
     Root::new(Unit::Tokens, MODEL, None, None)
 }
 
-/// Token `index` of a text, for prompts and answers. Consecutive numbers work as well as syllables and are written
-/// ten times as fast; two texts that coincide somewhere still differ in their prefix.
+/// Token `index` of a text, for prompts and answers. Consecutive numbers work as well as syllables and are ten times
+/// as fast to write. Two texts that coincide somewhere still differ in their prefix.
 pub(super) fn token(text: u64, index: u32) -> u32 {
     (hash::mix(text) as u32).wrapping_add(index)
 }

@@ -1,8 +1,8 @@
 //! KV that a worker pulls from another, or loads from the store that all share.
 //!
 //! As with vLLM's peer-to-peer tier: once a prompt has room, the worker asks the source which leading blocks it has,
-//! pulls those over its own link, and computes the rest. A source that is gone costs the whole timeout, after which
-//! everything is computed. Loads from the store differ only in the link.
+//! pulls those over its own link, and computes the rest. If the source is gone, the worker waits for the whole
+//! timeout and then computes everything. Loads from the store differ only in the link.
 
 use std::time::Duration;
 
@@ -38,7 +38,7 @@ pub(super) struct Pulls {
 struct PullInTransit {
     request: u64,
     job: JobId,
-    /// Leading tokens that the worker has before, and after.
+    /// Leading tokens that the worker has before the pull, and after it.
     held_tokens: u32,
     tokens: u32,
     from: KvSource,
@@ -47,13 +47,13 @@ struct PullInTransit {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum KvSource {
     Store,
-    /// If the worker has another incarnation at the end, the pull lasts until the deadline and brings nothing.
+    /// If the source has another incarnation at the end, the pull lasts until the deadline and brings nothing.
     Worker {
         worker: WorkerId,
         incarnation: u32,
         deadline: Instant,
     },
-    /// It has failed: everything is computed.
+    /// The pull has failed: the worker computes everything.
     Nowhere,
 }
 
@@ -74,7 +74,7 @@ impl Simulation<'_> {
         }
     }
 
-    /// Where a job pulls its KV from. None for a job that has been cancelled.
+    /// Where a job pulls its KV from; `None` for a cancelled job.
     pub(super) fn pull_source(&self, request: u64, job: JobId) -> Option<WorkerId> {
         let pending = self.pending.get(&request).filter(|it| it.job.is_none_or(|it| it == job));
         pending.filter(|it| it.leg.is_none()).and_then(|it| it.source)
@@ -90,7 +90,7 @@ impl Simulation<'_> {
         self.begin_transit((now, worker), fetch, (tokens, KvSource::Store), ends);
     }
 
-    /// Asks the source for the blocks that are missing, and begins to pull those that it has.
+    /// Asks the source for the missing blocks, and begins to pull those that it has.
     pub(super) fn begin_pull(&mut self, now: Instant, worker: usize, fetch: KvFetch, source: WorkerId) {
         let deadline = now + TIMEOUT;
         let nothing = (fetch.held_tokens, KvSource::Nowhere);
@@ -115,7 +115,7 @@ impl Simulation<'_> {
         self.begin_transit((now, worker), fetch, (tokens, from), ends);
     }
 
-    /// How many of the blocks that a prompt lacks the source has, up to the first that it has not.
+    /// How many of the blocks that a prompt lacks the source has, up to the first that the source lacks too.
     fn blocks_at(&self, source: WorkerId, request: u64, fetch: KvFetch, block_tokens: u32) -> u32 {
         let Some(pending) = self.pending.get(&request) else { return 0 };
         // The last token is computed in any case.
@@ -153,7 +153,7 @@ impl Simulation<'_> {
             self.pulls.in_transit.insert(pull, transit);
             return self.schedule(deadline.max(now), SimEvent::PullEnds { worker, incarnation, pull });
         }
-        // It may have been cancelled and placed elsewhere.
+        // It may have been cancelled and placed on another worker.
         let is_here =
             |it: &&mut PendingRequest| it.worker_now().index() == worker && it.job == Some(transit.job);
         if let Some(pending) = self.pending.get_mut(&transit.request).filter(is_here) {

@@ -72,7 +72,7 @@ impl Simulation<'_> {
         }
     }
 
-    /// Cancels the request at the worker that has it.
+    /// Cancels the request on the worker that has it.
     pub(super) fn cancel(&mut self, now: Instant, request: u64) {
         let Some(pending) = self.pending.get_mut(&request) else { return };
         pending.attempt += 1;

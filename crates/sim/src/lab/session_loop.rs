@@ -1,4 +1,4 @@
-//! Sessions in virtual time: what `sessions::closed_loop` says comes next is scheduled.
+//! Sessions in virtual time: schedules the calls that `sessions::closed_loop` returns.
 
 use maitre_base::Instant;
 
@@ -23,12 +23,12 @@ impl Simulation<'_> {
         }
     }
 
-    /// A call arrives. Returns whether its session is still played.
+    /// A call arrives. Returns whether its session is still in progress.
     pub(super) fn session_goes_on(&mut self, number: usize) -> bool {
         self.sessions.as_mut().is_none_or(|it| it.arrive(number))
     }
 
-    /// A call was answered: what follows from it comes in its time.
+    /// A call was answered: schedules the calls that follow.
     pub(super) fn call_answered(&mut self, now: Instant, number: usize) {
         let Some(sessions) = &mut self.sessions else { return };
         let after = sessions.answer(now, number);
@@ -40,7 +40,7 @@ impl Simulation<'_> {
         }
     }
 
-    /// A call was refused or failed: so is its session, and what is left of it does not come.
+    /// A call was refused or failed, and so has its session: its other calls do not come.
     pub(super) fn call_lost(&mut self, now: Instant, number: usize) {
         let Some(ended) = self.sessions.as_mut().and_then(|it| it.lose(number)) else { return };
         self.not_arrived -= ended.dropped;

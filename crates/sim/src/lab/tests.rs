@@ -50,7 +50,7 @@ fn seeded_traffic(seed: u64, per_second: f64) -> Trace {
 
 fn fleet(workers: usize) -> LabConfig {
     let mut brain = maitre_dispatch::BrainSettings { seed: 1, ..maitre_dispatch::BrainSettings::default() };
-    // These tests are about placement; waiting is in `queue`.
+    // These tests cover placement; `queue` covers waiting.
     brain.queue.enabled = false;
     LabConfig::new(vec![ENGINE; workers], brain)
 }
@@ -70,7 +70,7 @@ fn run(config: &LabConfig, trace: &Trace) -> RunOutcome {
     outcome
 }
 
-/// The same where no request may be lost.
+/// The same for runs in which no request may be lost.
 #[track_caller]
 fn run_whole(config: &LabConfig, trace: &Trace) -> RunOutcome {
     let outcome = run(config, trace);
@@ -91,7 +91,7 @@ fn arrived(outcome: &RunOutcome, from: f64, until: f64) -> Vec<AnsweredRequest> 
     outcome.answers.iter().filter(within).cloned().collect()
 }
 
-/// The share of these answers that this worker gave.
+/// The share of these answers that came from this worker.
 fn part(answers: &[AnsweredRequest], worker: u32) -> f64 {
     let there = answers.iter().filter(|it| it.worker == WorkerId(worker)).count();
     there as f64 / answers.len() as f64
@@ -206,8 +206,8 @@ fn a_worker_that_slows_down_gets_less() {
     assert!(mean < 0.8, "keeps {mean:.2} of its share");
 }
 
-/// Where prompts share nothing, speed alone decides. In the traffic above a cached prefix keeps requests at the slow worker:
-/// computing it again costs more than waiting.
+/// If prompts share nothing, speed alone decides. In the traffic above a cached prefix keeps requests at the slow
+/// worker: computing it again costs more than waiting.
 #[test]
 fn a_worker_four_times_slower_keeps_less_than_half_of_its_share_within_five_seconds() {
     let mut trace = traffic(18.0);
@@ -235,7 +235,7 @@ fn late_cache_events_are_less_accurate_and_cost_neither_hits_nor_time() {
     let with_delay = |event_delay| {
         // So little room that much is evicted before it is reused.
         let engine = Profile { kv_blocks: 1_001, ..ENGINE };
-        // A strategy that goes by caches before all else, and hardly by learned rates.
+        // A strategy that uses caches before all else, and hardly uses learned rates.
         let brain = maitre_dispatch::BrainSettings { strategy: Name::StickyUntilSaturated, ..fleet(3).brain };
         let outcome =
             run_whole(&LabConfig { event_delay, brain, fleet: vec![engine; 3], ..fleet(3) }, &trace);
@@ -245,12 +245,12 @@ fn late_cache_events_are_less_accurate_and_cost_neither_hits_nor_time() {
     assert!(prompt.0 > 0.95, "{:.2} of beliefs came true", prompt.0);
     assert!(late.0 < prompt.0 - 0.03, "{:.2} and {:.2}", late.0, prompt.0);
     let (late, prompt) = (late.1, prompt.1);
-    // What is promised stands in for reports that are not there yet.
+    // Promised work stands in for reports that have not arrived yet.
     assert!(late.hit_ratio > prompt.hit_ratio - 0.02, "{} {}", late.hit_ratio, prompt.hit_ratio);
     assert!(late.ttft_mean_s < 1.05 * prompt.ttft_mean_s, "{} {}", late.ttft_mean_s, prompt.ttft_mean_s);
 }
 
-/// The default predicts what it routed until the events arrive, and weighs much besides caches.
+/// The default predicts what it placed until the events arrive, and weighs much besides caches.
 #[test]
 fn late_cache_events_cost_the_default_at_most_a_twentieth_of_hits() {
     let trace = traffic(14.0);

@@ -24,13 +24,13 @@ pub(super) struct SimWorker {
     pub(super) engine: Engine,
     pub(super) profile: Profile,
     pub(super) role: Role,
-    /// Over which KV comes from other workers.
+    /// The link over which KV comes from other workers.
     pub(super) link: Link,
-    /// Over which KV comes from the store.
+    /// The link over which KV comes from the store.
     pub(super) store_link: Link,
-    /// How many times as long everything takes.
+    /// How many times longer everything takes.
     pub(super) slowness: f64,
-    /// No step begins before.
+    /// No step begins before this time.
     pub(super) stalled_until: Instant,
     pub(super) up: bool,
     pub(super) is_draining: bool,
@@ -102,7 +102,7 @@ impl SimWorker {
         self.up && !self.is_draining && !self.is_gone && self.role != Role::Prefill
     }
 
-    /// None if the engine rejects it.
+    /// `None` if the engine rejects it.
     pub(super) fn submit(&mut self, request: u64, submission: Submission<'_>) -> Option<JobId> {
         let Submission { arrived, job, known, transfer } = submission;
         let job = self.engine.submit_transfer(arrived, job, known, transfer).ok()?;

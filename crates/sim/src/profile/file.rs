@@ -1,7 +1,7 @@
 //! A profile in a file: what `maitre calibrate` writes, and `--profile FILE` reads.
 //!
-//! The keys are the fields of `Profile`, times in milliseconds. A file is checked whole: every wrong key is reported at
-//! once, with the form that it takes.
+//! The keys are the fields of `Profile`, times in milliseconds. The whole file is checked: every wrong key is
+//! reported at once, with its accepted form.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -39,7 +39,7 @@ pub fn find(text: &str) -> Result<Profile, ProfileError> {
     }
 }
 
-/// Reads a profile from a file. Without a name in it, the profile has the file's.
+/// Reads a profile from a file. If the profile has no name, it gets the file's.
 pub fn load(path: &Path) -> Result<Profile, ProfileError> {
     let unreadable = |cause| ProfileError::Unreadable { path: path.to_owned(), cause };
     let length = std::fs::metadata(path).map_err(unreadable)?.len();
@@ -79,7 +79,7 @@ pub fn parse(text: &str, stem: &str) -> Result<Profile, Vec<String>> {
     }
 }
 
-/// The text of a profile's file, after `comment`, of which each line becomes a comment.
+/// The text of a profile's file. Each line of `comment` becomes a comment at its beginning.
 pub fn render(profile: &Profile, comment: &str) -> String {
     let mut text = String::new();
     for line in comment.lines() {
@@ -110,11 +110,11 @@ pub fn render(profile: &Profile, comment: &str) -> String {
     text
 }
 
-/// Four digits: more than any measurement is good for.
+/// Four digits: more than any measurement supports.
 fn number(value: f64) -> String {
     let digits = format!("{value:.3e}");
     let rounded: f64 = digits.parse().unwrap_or(value);
-    // TOML wants a digit after the point, and has exponents for the small ones.
+    // TOML requires a digit after the point, and has exponents for small numbers.
     Value::from(rounded).to_string()
 }
 
@@ -214,7 +214,7 @@ impl Fields {
     }
 }
 
-/// Whether a profile in a file may be called so; if not, why.
+/// Whether a profile in a file may have this name; if not, why.
 pub fn check_name(name: &str) -> Result<(), String> {
     if name.is_empty() || name.chars().count() > NAME_CHARS_MAX || name.contains(char::is_control) {
         return Err(format!("{name:?} cannot be a name; write 1 to {NAME_CHARS_MAX} characters"));

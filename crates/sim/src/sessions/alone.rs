@@ -33,7 +33,7 @@ pub(crate) fn durations(
     trace.sessions.iter().map(one).collect()
 }
 
-/// A call on an idle engine that holds so many tokens of its prompt.
+/// A call on an idle engine that holds this many tokens of its prompt.
 fn call_duration(engine: &Profile, prompt: u32, cached: u32, answer: u32) -> Duration {
     let mut total = engine.overhead;
     let mut computed = cached;

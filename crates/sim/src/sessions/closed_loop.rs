@@ -1,5 +1,5 @@
-//! Sessions as closed loops: so many of each tenant are open at once, the next begins when one ends, and the next call of
-//! an agent comes its think time after the answer.
+//! Sessions as closed loops. A fixed number per tenant is open at once, and the next begins when one ends. An agent's
+//! next call comes its think time after the answer.
 //!
 //! It has no clock of its own: `lab` drives it in virtual time, and `maitre bench` in real time.
 
@@ -10,7 +10,7 @@ use maitre_base::Instant;
 
 use super::{AgentSession, CallPlan};
 
-/// What sessions add to a trace: when its requests come.
+/// What sessions add to a trace: when its requests are sent.
 #[derive(Clone, Copy, Debug)]
 pub struct SessionPlans<'a> {
     pub calls: &'a [CallPlan],
@@ -31,7 +31,7 @@ struct SessionProgress {
     began: Instant,
     /// When each thread ended.
     threads: Vec<Option<Instant>>,
-    /// Calls that wait for sub-agents: the call, and when it may come at the earliest.
+    /// Calls that wait for sub-agents: the call, and the earliest time at which it may be sent.
     waiting: Vec<(usize, Instant)>,
     arrived: usize,
     /// A call was refused or failed: the session is over.
@@ -52,7 +52,7 @@ pub struct AfterAnswer {
 pub struct EndedSession {
     pub number: usize,
     pub began: Instant,
-    /// Calls that do not come any more.
+    /// Calls that will not be sent.
     pub dropped: usize,
 }
 
@@ -70,14 +70,14 @@ impl<'a> SessionLoop<'a> {
         SessionLoop { plans, unstarted, progress: progress.collect() }
     }
 
-    /// Begins the next session of this tenant, if one is left. Returns its first call, which comes now.
+    /// Begins the next session of this tenant, if one is left. Returns its first call, to be sent now.
     pub fn start(&mut self, now: Instant, tenant: usize) -> Option<usize> {
         let number = self.unstarted[tenant].pop_front()?;
         self.progress[number].began = now;
         Some(self.plans.sessions[number].threads[0].start)
     }
 
-    /// A call comes. Returns whether its session is still played.
+    /// A call arrives. Returns whether its session is still in progress.
     pub fn arrive(&mut self, call: usize) -> bool {
         let progress = &mut self.progress[self.plans.calls[call].session as usize];
         progress.arrived += 1;
@@ -110,7 +110,8 @@ impl<'a> SessionLoop<'a> {
         AfterAnswer { next, ended: is_over.then_some(ended) }
     }
 
-    /// A call was refused or failed: its session is over, and what is left of it does not come. None if it was over before.
+    /// A call was refused or failed: its session is over, and its other calls are not sent. `None` if it was over
+    /// before.
     pub fn lose(&mut self, call: usize) -> Option<EndedSession> {
         let number = self.plans.calls[call].session as usize;
         let progress = &mut self.progress[number];
@@ -123,7 +124,7 @@ impl<'a> SessionLoop<'a> {
 }
 
 impl SessionProgress {
-    /// The calls that no longer wait for a sub-agent, and when they come.
+    /// The calls that no longer wait for a sub-agent, and when to send them.
     fn take_ready(&mut self, calls: &[CallPlan]) -> Vec<(Instant, usize)> {
         let mut ready = Vec::new();
         let threads = &self.threads;

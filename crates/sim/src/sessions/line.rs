@@ -126,7 +126,7 @@ impl Assembly {
             let texts = Texts { session: number as u64, block: line.block_size, cuts: &cuts };
             let mut before: Option<(f64, f64)> = None;
             for call in &thread.calls {
-                // Where the think time is missing, it is what lies between the answer and this call.
+                // If the think time is missing, it is the time between the answer and this call.
                 let gap = before.replace((call.t, call.api_time)).map_or(0.0, |(t, api)| call.t - t - api);
                 self.made.calls.push(CallPlan {
                     session: number as u32,

@@ -1,7 +1,7 @@
 //! A rate over time, as a multiple of a trace's own: `10m:1,12m:3` triples within two minutes.
 //!
 //! Requests keep their order and arrive sooner or later, so that their rate follows the curve. Between two points the
-//! multiple changes linearly; before the first and after the last it stays.
+//! multiple changes linearly; before the first and after the last it is constant.
 
 use std::time::Duration;
 
@@ -42,7 +42,7 @@ impl RateCurve {
         }
     }
 
-    /// When as much of the trace has passed as it had after so many seconds of its own.
+    /// The time at which as much of the trace has passed as `seconds` of its own time.
     fn moment(&self, seconds: f64) -> f64 {
         let mut left = seconds;
         let mut from = (0.0, self.points.first().map_or(1.0, |it| it.1));
@@ -59,7 +59,8 @@ impl RateCurve {
     }
 }
 
-/// When this much has passed at a rate that begins so and grows so: solves `rate·t + growth·t²/2 = passed`.
+/// The time in which this much passes at a rate that begins at `rate` and grows by `growth`: solves `rate·t +
+/// growth·t²/2 = passed`.
 fn within(passed: f64, rate: f64, growth: f64) -> f64 {
     // This form of the solution is exact for a growth of zero, too.
     2.0 * passed / (rate + (rate * rate + 2.0 * growth * passed).max(0.0).sqrt())

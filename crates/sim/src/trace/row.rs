@@ -175,7 +175,7 @@ pub(super) fn read(line: &[u8], own: u64, classes: &mut ClassNames) -> Result<Re
     })
 }
 
-/// None without `e2e_ms`: the answer was not complete.
+/// `None` without `e2e_ms`: the answer was not complete.
 fn observed(row: &TraceLine, prompt_tokens: u64) -> Result<Option<ObservedAnswer>, LineError> {
     let Some(e2e_ms) = row.e2e_ms else { return Ok(None) };
     let total = observed_time("e2e_ms", e2e_ms)?;

@@ -61,7 +61,7 @@ fn an_observed_answer_round_trips() {
         |first_token, total, cached_tokens| Some(ObservedAnswer { first_token, total, cached_tokens });
     for (more, expected) in [
         ("", None),
-        // Not complete.
+        // An answer that is not complete.
         (r#","ttft_ms":5"#, None),
         (r#","ttft_ms":812.113,"e2e_ms":2034.9"#, observed(Some(millis(812_113)), millis(2_034_900), None)),
         (r#","e2e_ms":0,"cached_length":900"#, observed(None, Duration::ZERO, Some(900))),
@@ -104,7 +104,7 @@ fn class_tenant_and_deadline_round_trip() {
         trace.write(&mut written).unwrap();
         assert_eq!(Trace::read(&written[..]).unwrap(), trace, "{more}");
         let written = String::from_utf8(written).unwrap();
-        // A name is written as the number it became; all else word for word.
+        // A name is written as the number it became; everything else unchanged.
         assert!(more.contains("acme") || written.trim_end().ends_with(&format!("{more}}}")), "{written}");
     }
 }

@@ -1,4 +1,4 @@
-//! Loads from the store that engines share: begun when a prompt has room, ended when the link says.
+//! Loads from the store that engines share. A load begins when a prompt has room, and the link decides when it ends.
 //!
 //! They need no task of their own. A load that ends during a step could not run before the next one anyway.
 
@@ -34,7 +34,7 @@ impl StoreLoads {
         }
     }
 
-    /// A prompt has room for what the store has: its first `tokens` tokens.
+    /// A prompt has room for its first `tokens` tokens, which the store has.
     pub(super) fn push(&mut self, fetch: KvFetch, tokens: u32) {
         self.begun.push((fetch, tokens));
     }
@@ -43,7 +43,7 @@ impl StoreLoads {
         !self.begun.is_empty()
     }
 
-    /// Sends what was pushed over the link.
+    /// Sends over the link what was pushed.
     pub(super) fn send(&mut self, now: Instant, slowness: f64) {
         for (fetch, tokens) in self.begun.drain(..) {
             let blocks = u64::from(tokens.saturating_sub(fetch.held_tokens) / self.block_tokens);

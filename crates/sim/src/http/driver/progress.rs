@@ -1,4 +1,4 @@
-//! How far an answer is: written by the driver, awaited by its request.
+//! How far an answer has progressed: the driver writes it, its request awaits it.
 
 use std::task::{Context, Poll, Waker};
 
@@ -6,7 +6,7 @@ use parking_lot::Mutex;
 
 use crate::engine::transfer::Content;
 
-/// How far one answer is.
+/// How far one answer has progressed.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::http) struct AnswerProgress {
     pub(in crate::http) tokens: u32,
@@ -18,7 +18,7 @@ pub(in crate::http) struct AnswerProgress {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::http) enum AnswerEnd {
     Complete,
-    /// The KV of its prompt did not come. There are no tokens.
+    /// The KV of its prompt did not arrive. There are no tokens.
     Failed,
 }
 
@@ -59,7 +59,7 @@ impl Progress {
         }
     }
 
-    /// To be called before the first token.
+    /// Call it before the first token.
     pub(super) fn set_content(&self, content: Content) {
         self.cell.lock().progress.content = content;
     }

@@ -2,7 +2,7 @@
 //!
 //! The prefill engine waits for the decode engine before it computes, and answers once its KV has been read. The
 //! decode engine reserves its blocks, joins the room and waits. It does not learn that the other leg was refused or
-//! cancelled: it waits for its timeout. A dead prefill engine it notices after two heartbeats.
+//! cancelled: it waits for its timeout. It notices a dead prefill engine after two heartbeats.
 
 use std::io;
 use std::time::Duration;
@@ -68,7 +68,7 @@ pub(super) async fn prefill(
     let mut seat = match transfer.rooms.enter_prefill(room) {
         Ok(seat) => seat,
         Err(Spoiled::Abandoned) => return Err(ApiError::internal()),
-        // Nobody waits in a poisoned room.
+        // The decode leg does not wait in a poisoned room.
         Err(Spoiled::Poisoned) => {
             let ticket = state.driver.submit(arrived, job)?;
             ticket.finished().await;
@@ -89,7 +89,7 @@ pub(super) async fn prefill(
     }
 }
 
-/// Frees the blocks when the leg ends, in whichever way.
+/// Frees the blocks when the leg ends, for any reason.
 struct HeldBlocks<'a> {
     state: &'a HostState,
     id: HoldId,
@@ -110,7 +110,7 @@ pub(super) struct Receiver<'a> {
 }
 
 impl Receiver<'_> {
-    /// Ends with its request: SGLang gives the blocks back at once.
+    /// Ends with its request: SGLang frees the blocks at once.
     pub(super) async fn run(
         self,
         seed: u64,
@@ -224,7 +224,7 @@ fn route(state: &HostState) -> Value {
     })
 }
 
-/// `/server_info`, from which a router learns who prefills and where to join.
+/// `/server_info`, from which a router learns which engine prefills and where to join.
 pub(super) fn server_info(state: &HostState, transfer: &KvTransfer, config: BootstrapConfig) -> Value {
     json!({
         "disaggregation_mode": match config.role {

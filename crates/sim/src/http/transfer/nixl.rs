@@ -1,7 +1,7 @@
 //! vLLM's NIXL connector in pull mode: the decode engine reads the blocks that the prefill engine holds for it.
 //!
-//! As seen at vLLM 0.32: an engine that was met before is used without a handshake, so that its death is noticed at
-//! once; any other costs the whole handshake timeout. Nobody checks that the blocks are still those of the request.
+//! As observed with vLLM 0.32: an engine met before is used without a handshake, so its death is noticed at once; any
+//! other costs the whole handshake timeout. No check tells whether the blocks still belong to the request.
 
 use std::collections::VecDeque;
 use std::io;
@@ -24,12 +24,12 @@ pub struct NixlConfig {
     /// How long the blocks of a prefill leg are held (vLLM: `kv_lease_duration`). A heartbeat every sixth of it
     /// extends it by two thirds.
     pub lease: Duration,
-    /// How long an unknown engine is waited for.
+    /// How long to wait for an unknown engine.
     pub handshake_timeout: Duration,
     pub on_failure: LoadFailure,
 }
 
-/// What becomes of a request whose KV cannot be fetched (vLLM: `kv_load_failure_policy`).
+/// What happens to a request whose KV cannot be fetched (vLLM: `kv_load_failure_policy`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LoadFailure {
     /// It ends with an error.
@@ -132,7 +132,7 @@ impl Fetcher<'_> {
         self.state.driver.finish_fetch(fetch.job, outcome);
     }
 
-    /// Frees the blocks that nobody will read.
+    /// Frees the blocks that no engine will read.
     pub(super) async fn release(&self) {
         let released = async { self.connect().await?.ask(&self.done()).await };
         if released.await.is_err() {
@@ -155,7 +155,7 @@ impl Fetcher<'_> {
         Ok(if at_first == Reply::Yes { at_last.content() } else { at_first.content() })
     }
 
-    /// Waits until the blocks are here, or the other engine has gone.
+    /// Waits until the blocks are here, or the other engine has disconnected.
     async fn wait(&self, channel: &mut SideChannel, end: Instant) -> io::Result<()> {
         loop {
             tokio::select! {

@@ -10,7 +10,7 @@ use crate::http::error::ApiError;
 use crate::http::request::TransferFields;
 use crate::kv::BlockId;
 
-/// SGLang's, where the port is null.
+/// SGLang's default, for a null port.
 const BOOTSTRAP_PORT: u16 = 8998;
 
 const ROOMS: u64 = 1 << 63;

@@ -1,7 +1,7 @@
 //! vLLM's peer-to-peer tier: a request names an engine that may have blocks of its prompt, and pulls them from it.
 //!
-//! A wrong guess costs a look-up. A peer that does not answer costs the whole timeout, after which the prompt is
-//! computed here. In vLLM a peer offers what its CPU tier has; here, its cache.
+//! A wrong guess costs a look-up. A peer that does not answer costs the whole timeout, after which this engine
+//! computes the prompt. In vLLM a peer offers what its CPU tier has; here, its cache.
 
 use std::io;
 use std::time::Duration;
@@ -18,7 +18,7 @@ use crate::http::HostState;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PeerConfig {
-    /// How long a peer is waited for, from look-up to the last block.
+    /// How long to wait for a peer, from look-up to the last block.
     pub timeout: Duration,
 }
 
@@ -107,7 +107,7 @@ impl Puller<'_> {
         Ok(blocks)
     }
 
-    /// A look-up stops at the first block that is missing there.
+    /// A look-up stops at the first block that the peer lacks.
     fn record(&self, missing: u64, found: u64) {
         let pulls = &mut self.transfer.metrics.lock().pulls;
         pulls.queried_blocks += (found + 1).min(missing);

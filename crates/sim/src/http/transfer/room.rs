@@ -1,8 +1,8 @@
 //! The rooms of a prefill engine: where the two legs of a request meet.
 //!
-//! A room is used once. As in SGLang, a late message of its first request reaches the second one, so a room that is
-//! in use or was used before is poisoned: neither leg waits there, and the decode engine gets what is not its own. In
-//! a room whose prefill leg ended early nothing comes any more.
+//! A room is used once. As in SGLang, a late message of its first request reaches the second one. So a room that is
+//! in use or was used before is poisoned: neither leg waits there, and the decode engine gets KV that is not its own.
+//! If a room's prefill leg ended early, its decode leg gets nothing.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -122,7 +122,7 @@ impl Rooms {
 }
 
 impl PrefillSeat {
-    /// Returns once the decode leg is there.
+    /// Returns once the decode leg has joined.
     pub(super) async fn decode_joined(&mut self) {
         // Its sender lives as long as the seat.
         let _ = self.room.wait_for(|it| it.decode != DecodeLeg::Absent).await;
@@ -133,7 +133,7 @@ impl PrefillSeat {
         self.rooms.change(self.number, |it| it.prefill = PrefillLeg::Ready { seed });
     }
 
-    /// Returns once the decode leg has everything, or has gone. Returns whether it has.
+    /// Returns once the decode leg has everything, or has disconnected. Returns whether it has everything.
     pub(super) async fn decode_done(&mut self) -> bool {
         let ended = self.room.wait_for(|it| matches!(it.decode, DecodeLeg::Done | DecodeLeg::Gone)).await;
         ended.is_ok_and(|it| it.decode == DecodeLeg::Done)
@@ -147,7 +147,7 @@ impl Drop for PrefillSeat {
 }
 
 impl DecodeSeat {
-    /// Returns the seed of the prompt once its KV can be read. Never, if the prefill leg ends before.
+    /// Returns the seed of the prompt once its KV can be read. Never returns if the prefill leg ends before.
     pub(super) async fn prefill_ready(&mut self) -> u64 {
         let is_ready = |it: &Room| matches!(it.prefill, PrefillLeg::Ready { .. });
         let room = self.room.wait_for(is_ready).await.map(|it| *it);
@@ -167,7 +167,7 @@ impl Drop for DecodeSeat {
         let mut table = self.rooms.0.lock();
         let Some(room) = table.open.get(&self.number) else { return };
         let is_alone = room.borrow().prefill == PrefillLeg::Absent;
-        // It left before the other came, which then waits for another one.
+        // It left before the other leg came, which then waits for another one.
         if is_alone {
             table.open.remove(&self.number);
         } else {

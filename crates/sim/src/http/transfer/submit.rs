@@ -29,7 +29,7 @@ impl HostState {
         }
     }
 
-    /// The content of `/server_info`, which vLLM does not show.
+    /// The content of `/server_info`, which vLLM does not have.
     pub(in crate::http) fn server_info(&self) -> Option<Value> {
         let transfer = self.transfer.as_ref()?;
         match transfer.connector() {
@@ -38,7 +38,7 @@ impl HostState {
         }
     }
 
-    /// Submits a job as the leg that it is.
+    /// Submits a job for its leg.
     pub(in crate::http) async fn submit_leg(
         &self,
         arrived: Instant,
@@ -125,7 +125,7 @@ impl Source {
         match self {
             Source::Nixl(remote) => remote.cached_tokens,
             Source::Peer(_) => None,
-            // SGLang counts what it finds in its own cache, and has none here.
+            // SGLang counts what it finds in its own cache, and it has no cache here.
             Source::Room(_) => Some(0),
         }
     }

@@ -1,4 +1,4 @@
-//! Second attempts: what they save where one worker stalls at random, what they cost, and that they lose nothing.
+//! Second attempts: what they save when one worker stalls at random, what they cost, and that they lose nothing.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -26,7 +26,7 @@ fn chats(seed: u64) -> Trace {
     Trace { requests }
 }
 
-/// One worker at a time, whichever it is, does nothing for two seconds, about every two seconds.
+/// One worker at a time, chosen at random, does nothing for two seconds, about every two seconds.
 fn stalls(seed: u64) -> String {
     let (mut rng, mut script, mut now) = (Rng::new(seed), String::new(), 2.0);
     while now < STALL_SECONDS {

@@ -14,7 +14,7 @@ use crate::trace::{Piece, Request, Trace};
 
 const LINK: LinkChange = LinkChange { floor: Some(Duration::from_millis(20)), bytes_per_second: Some(10e9) };
 
-/// One long prefix that all share, computed once; then so many requests a second that one worker is too few.
+/// One long prefix that all share, computed once; then so many requests per second that one worker is too few.
 fn hot() -> Trace {
     let request = |number: u64| Request {
         at: Instant::from_millis(if number == 0 { 0 } else { 2_000 + number * 40 }),
@@ -68,7 +68,7 @@ fn nothing_is_pulled_where_computing_is_cheaper_or_workers_cannot() {
 
 #[test]
 fn a_source_that_dies_costs_the_routers_limit_and_no_request() {
-    // Every pull takes two seconds, in the middle of which both possible sources die for good.
+    // Every pull takes two seconds. In the middle of it both possible sources die for good.
     let link = LinkChange { floor: Some(Duration::from_secs(2)), bytes_per_second: None };
     for script in ["3s crash 0", "3s crash 1", "2500ms crash 0\n2600ms start 0"] {
         let config = LabConfig { pulls: PullingWorkers::All, link, ..scripted(2, script) };
