@@ -1,9 +1,9 @@
-"""Makes packages from one binary: a wheel, a .deb, a container image, a list of what is in it, and checksums.
+"""Makes packages from one binary: a wheel, a .deb, a container image, a list of its parts, and checksums.
 
     packaging/packages.py --binary target/dist/maitre --out dist
 
-Needs Python, `strip` (binutils), dpkg-deb and buildah, no root and no network. The same binary gives the same bytes, but for
-the image, whose tool writes the time into it unless SOURCE_DATE_EPOCH is set.
+Needs Python, `strip` (binutils), dpkg-deb and buildah, but neither root nor network. The same binary gives the same bytes,
+except for the image: its tool writes the time into it unless SOURCE_DATE_EPOCH is set.
 """
 
 import argparse
@@ -22,9 +22,9 @@ import zipfile
 
 ROOT = pathlib.Path(__file__).parents[1]
 SUMMARY = "A router for LLM inference in front of vLLM, SGLang, TensorRT-LLM and llama.cpp"
-# Files in a wheel have a date; before 1980 there is none.
+# The date of files in a wheel; zip knows none before 1980.
 EPOCH = (1980, 1, 1, 0, 0, 0)
-# Nobody in particular, as in docker/Dockerfile.
+# The same unnamed user as in docker/Dockerfile.
 USER = "65532:65532"
 
 
@@ -35,13 +35,13 @@ def version():
 
 
 def machine():
-    """This machine's architecture, as wheels, Debian and images name it."""
+    """This machine's architecture in the names of wheels, Debian and images."""
     names = {"x86_64": ("x86_64", "amd64", "amd64"), "aarch64": ("aarch64", "arm64", "arm64")}
     return names[platform.machine()]
 
 
 def libraries(binary):
-    """The shared libraries that a binary needs, its loader among them; none if it is static."""
+    """The shared libraries that a binary needs, including its loader; none if it is static."""
     run = subprocess.run(["ldd", binary], capture_output=True, text=True, check=False)
     if run.returncode != 0 or "statically linked" in run.stdout:
         return []
@@ -57,8 +57,8 @@ def glibc(binary):
 
 
 def wheel(binary, out):
-    """`pip install` puts the binary among the scripts of an environment. There is no Python in it."""
-    # What is static runs wherever a wheel of the oldest tag does.
+    """`pip install` puts the binary into the scripts folder of an environment. The wheel contains no Python."""
+    # A static binary runs wherever a wheel of the oldest tag does.
     major, minor = glibc(binary) or (2, 17)
     tag = f"py3-none-manylinux_{major}_{minor}_{machine()[0]}"
     name = f"maitre-{version()}"
@@ -99,7 +99,7 @@ def deb(binary, out, compression="xz"):
         root = pathlib.Path(folder)
         put(root / "usr/bin/maitre", pathlib.Path(binary).read_bytes(), 0o755)
         unit = (ROOT / "packaging/systemd/maitre.service").read_text().replace("/usr/local/bin/", "/usr/bin/")
-        # The head of the unit says what to install where: here that is done.
+        # Installs what the head of the unit says.
         put(root / "usr/lib/systemd/system/maitre.service", unit[unit.index("[Unit]") :].encode())
         put(root / "usr/lib/sysusers.d/maitre.conf", (ROOT / "packaging/systemd/maitre.sysusers").read_bytes())
         manuals = root / "usr/share/man/man1"
@@ -126,7 +126,7 @@ def deb(binary, out, compression="xz"):
     return path
 
 
-# The user of the unit. Where there is no systemd, nobody needs it.
+# The user of the unit. Systems without systemd do not need it.
 POSTINST = b"""#!/bin/sh
 set -e
 if command -v systemd-sysusers >/dev/null; then systemd-sysusers maitre.conf; fi
@@ -135,7 +135,7 @@ if [ -d /run/systemd/system ]; then systemctl daemon-reload; fi
 
 
 def image(binary, out):
-    """An image from nothing, with the binary as its entry point, as an archive that every container tool loads."""
+    """An image FROM scratch with the binary as its entry point, as an archive that every container tool loads."""
     with tempfile.TemporaryDirectory() as folder:
         place = pathlib.Path(folder)
         content = place / "content"
@@ -147,20 +147,20 @@ def image(binary, out):
         buildah = ["buildah", "--storage-driver", "vfs", "--root", place / "storage", "--runroot", place / "run"]
         container = run([*buildah, "from", "scratch"]).strip()
         run([*buildah, "copy", container, content, "/"])
-        # The commands of docker/Dockerfile.
+        # The same steps as in docker/Dockerfile.
         settings = ["--user", USER, "--port", "8080", "--port", "8081", "--port", "7946", "--stop-signal", "SIGTERM"]
         settings += ["--env", "RUNTIME_DIRECTORY=/run/maitre", "--cmd", "serve", "--entrypoint", '["/maitre"]']
         run([*buildah, "config", *settings, container])
         path = out / f"maitre-{version()}-{machine()[2]}.oci.tar"
         run([*buildah, "commit", "--quiet", container, f"oci-archive:{path}:maitre:{version()}"])
-        # The folders of its storage belong to users that only it may remove.
+        # Its storage has folders of other users, which only buildah can remove.
         run([*buildah, "rm", "--all"])
         run([*buildah, "rmi", "--all", "--force"])
     return path
 
 
 def sbom(out):
-    """What is linked into the binary, as CycloneDX: every crate, its version, licence and checksum."""
+    """The crates linked into the binary, as CycloneDX, each with version, licence and checksum."""
     metadata = json.loads(run(["cargo", "metadata", "--locked", "--format-version", "1"], cwd=ROOT))
     packages = {it["id"]: it for it in metadata["packages"]}
     nodes = {it["id"]: it for it in metadata["resolve"]["nodes"]}
@@ -234,7 +234,7 @@ def output(*command):
 
 
 def run(command, **options):
-    """The output of a command, or its complaint as an error."""
+    """The output of a command; raises with its error output if it fails."""
     done = subprocess.run(command, capture_output=True, text=True, check=False, **options)
     if done.returncode != 0:
         raise SystemExit(f"{' '.join(map(str, command))}: {done.stderr.strip()}")

@@ -1,8 +1,8 @@
-"""The wheel, the .deb and the image, each in a clean environment or root of its own, start the demo.
+"""Starts the demo from the wheel, the .deb and the image, each in a clean environment or root.
 
-MAITRE names the binary that is packed. The wheel is installed by pip into a new virtual environment. The .deb is installed by
-dpkg into a root with nothing in it but a shell and the libraries that it depends on. The image is run by buildah, without root
-in it and without a network of its own. Needs dpkg, buildah, binutils; roots need root, or a user namespace.
+MAITRE names the packed binary. pip installs the wheel into a new virtual environment. dpkg installs the .deb into a root that
+contains only a shell and the libraries that it depends on. buildah runs the image as a user other than root, in the host's
+network. Needs dpkg, buildah and binutils; the roots need root or a user namespace.
 """
 
 import hashlib
@@ -21,12 +21,12 @@ sys.path.insert(0, str(pathlib.Path(__file__).parent))
 import packages  # noqa: E402
 
 DEMO = ["demo", "--headless", "--json", "--seconds", "3", "--rate", "4", "--engines", "2"]
-# Nothing here may take longer.
+# Timeout for every step.
 PATIENCE_S = 300
 
 
 def in_root(root, *command):
-    """A command in a root of its own. Who is not root gets one by a user namespace."""
+    """A command in its own root. Users other than root get one through a user namespace."""
     chroot = ["chroot", root] if os.getuid() == 0 else ["unshare", "--map-root-user", "chroot", root]
     return [*chroot, *command]
 
@@ -70,10 +70,10 @@ class Packages(unittest.TestCase):
         shell = os.path.realpath("/bin/sh")
         for path in {*packages.libraries(self.binary), *packages.libraries(shell)}:
             packages.put(root / path.lstrip("/"), pathlib.Path(path).read_bytes(), 0o755)
-        # What every runtime mounts, as far as the demo needs it: the admin key is made of it.
+        # What every runtime mounts and the demo needs: it makes the admin key from it.
         packages.put(root / "dev/urandom", os.urandom(1 << 16))
         packages.put(root / "bin/sh", pathlib.Path(shell).read_bytes(), 0o755)
-        # The libraries are there, but no package that dpkg knows of.
+        # The libraries are present, but not as packages known to dpkg.
         install = ["dpkg", f"--root={root}", "--force-depends", "--force-not-root", "--install", deb]
         prefix = [] if os.getuid() == 0 else ["unshare", "--map-root-user"]
         subprocess.run([*prefix, *install], check=True, capture_output=True, timeout=PATIENCE_S)

@@ -1,7 +1,7 @@
 """The pure parts of scripts/compare: cuts the trace, reads what programs print, and writes the page from the results.
 
-The page is a list of blocks, written twice: as Markdown for the book and as one HTML file that loads nothing. Every sentence about who is ahead
-is computed from the numbers, so that a new run cannot leave an old claim behind.
+The page is a list of blocks, written twice: as Markdown for the book and as one HTML file that loads nothing. Every sentence about which router is
+ahead is computed from the numbers, so that a new run cannot leave an old claim behind.
 """
 
 import html as escape
@@ -10,14 +10,14 @@ import re
 
 # The conversation trace is an hour long.
 TRACE_SECONDS = 3540
-# Every so many conversations one is kept, with all its turns: that keeps what turns share, for a fleet of this size.
+# Of this many conversations one is kept, with all its turns: the load then suits the fleet, and turns still share prefixes.
 KEPT_OF = 20
-# Longer prompts would be a few percent of the requests and half of the work; longer answers only cost events.
+# Longer prompts are a few percent of the requests and half of the work; longer answers only cost events.
 PROMPT_TOKENS_MAX, ANSWER_TOKENS_MAX = 30_000, 32
 BUSY_MAX = 0.8
-# More requests than this share left late: the load generator was part of what was measured.
+# If more than this share of the requests was sent late, the load generator limited the measurement.
 LATE_MAX = 0.02
-# Differences below this are not called a win.
+# A smaller difference is not a win.
 MARGIN = 0.02
 OURS = "maitre least-delay"
 ROW = ("requests", "failed", "refused", "hit_ratio", "ttft_mean_s", "ttft_p50_s", "ttft_p99_s", "e2e_mean_s", "e2e_p99_s")
@@ -43,21 +43,21 @@ def values(metrics, name):
 
 
 def busy(before, after):
-    """The share of its time that the machine worked, of two first lines of /proc/stat: user, nice, system, idle, iowait, ..."""
+    """The busy share of the machine between two first lines of /proc/stat: user, nice, system, idle, iowait, ..."""
     spent = [end - begin for begin, end in zip(before, after)]
     idle = spent[3] + spent[4]
     return 1 - idle / max(1, sum(spent))
 
 
 def bench_row(told):
-    """What is kept of the JSON of `maitre bench`."""
+    """The fields of `maitre bench`'s JSON that are kept."""
     errors = {kind: {"count": it["count"], "first": it["first"]} for kind, it in told["errors"].items()}
     row = {key: told["rows"][0][key] for key in ROW}
     return row | {"sent": told["sent"], "unfinished": told["unfinished"], "late": told["late"]["requests"], "errors": errors}
 
 
 def plain(text):
-    """Without the colours of a terminal."""
+    """The text without terminal colours."""
     return re.sub(r"\x1b\[[0-9;]*m", "", text).strip()
 
 
@@ -101,7 +101,7 @@ def measured(rows):
 
 
 def is_better(one, other, is_less_better):
-    """By more than MARGIN."""
+    """Whether it is better by more than MARGIN."""
     less, more = (one, other) if is_less_better else (other, one)
     return less < more and more - less > MARGIN * abs(other)
 
@@ -122,7 +122,7 @@ def wins(rows, columns):
 
 
 def warnings(results):
-    """What is wrong with the run as a measurement, with the worst case of each."""
+    """Why the run may be a bad measurement, with the worst case of each reason."""
     runs = {f"{workload}, {name}": row for workload, it in results["workloads"].items() for name, row in measured(it["rows"]).items()}
     crowded = {name: row["machine_busy"] for name, row in runs.items() if row["machine_busy"] > BUSY_MAX}
     late = {name: row["late"] / row["sent"] for name, row in runs.items() if row["late"] > LATE_MAX * row["sent"]}
@@ -155,7 +155,7 @@ def table(rows, columns):
     best = {}
     for title, read, _, is_less_better in columns:
         found = [read(row) for row in measured(rows).values()]
-        # Where all are alike, none is best.
+        # If all are alike, none is best.
         best[title] = (min if is_less_better else max)(found) if len(set(found)) > 1 else None
     lines = []
     for name, row in rows.items():
@@ -167,7 +167,7 @@ def table(rows, columns):
 
 
 def fault_table(faults):
-    """All faults beside each other, and what the routers still counted as under way afterwards."""
+    """All faults side by side, and the requests that routers still counted as in flight afterwards."""
     titles, lines = ["router"], {name: [name] for name in next(iter(faults.values()))}
     for fault, rows in faults.items():
         _, head, body = table(rows, FAULT_COLUMNS[fault])

@@ -1,5 +1,5 @@
-"""What examples/compose.yaml runs, started as processes of this machine: the engines, the Redis, and three routers that hear
-of each other. Containers, nginx and Valkey itself are left out.
+"""Starts what examples/compose.yaml runs as local processes: the engines, a Redis, and three routers that find
+each other. Left out: containers, nginx and Valkey itself.
 
 MAITRE and REDIS name the two binaries.
 """
@@ -21,12 +21,12 @@ FILE = pathlib.Path(__file__).parents[2] / "examples" / "compose.yaml"
 
 ROUTERS = ["router-1", "router-2", "router-3"]
 
-# Nothing here may take longer.
+# Timeout for every step.
 PATIENCE_S = 60
 
 
 def free_ports(count):
-    """Ports in a row that nobody has now."""
+    """Consecutive ports that are free now."""
     for _ in range(100):
         with contextlib.ExitStack() as stack, contextlib.suppress(OSError, OverflowError):
             sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
@@ -46,13 +46,13 @@ def get(port, path):
 class Compose(unittest.TestCase):
     def setUp(self):
         self.services = yaml.safe_load(FILE.read_text())["services"]
-        # Each host and port of the file, and where it is here. Engines take ports in a row.
+        # Each host and port of the file, and its local address. Engines take consecutive ports.
         there = ["engines:9001", "engines:9002", "valkey:6379"]
         there += [f"{name}:{port}" for name in ROUTERS for port in [8080, 8081]]
         self.here = {it: f"127.0.0.1:{port}" for it, port in zip(there, free_ports(len(there)))}
 
     def start(self, command, host):
-        """A command of the file, with the places of this machine in place of its own."""
+        """A command of the file, with local addresses in place of its own."""
         for there, here in self.here.items():
             command = [it.replace(there, here) for it in command]
         command = [re.sub(r"0\.0\.0\.0:(\d+)", lambda it: self.here[f"{host}:{it[1]}"], it) for it in command]
@@ -61,7 +61,7 @@ class Compose(unittest.TestCase):
         self.addCleanup(process.kill)
 
     def until(self, what, look):
-        """Returns once `look` gives anything; a refused connection is nothing yet."""
+        """Waits until `look` returns a value; a refused connection counts as none."""
         end = time.monotonic() + PATIENCE_S
         while time.monotonic() < end:
             try:

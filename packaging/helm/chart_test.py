@@ -1,6 +1,6 @@
-"""The chart, rendered by helm and looked at: what every pod must have, and that the binary takes what it is given.
+"""Renders the chart with helm and checks what every pod must have, and that the binary accepts the pod's arguments.
 
-HELM and MAITRE name the two binaries. Nothing here talks to a cluster, and none has run it.
+HELM and MAITRE name the two binaries. No test talks to a cluster, and no cluster has run the chart.
 """
 
 import base64
@@ -21,13 +21,13 @@ import yaml
 
 CHART = pathlib.Path(__file__).parent / "maitre"
 
-# Nothing here may take longer.
+# Timeout for every step.
 PATIENCE_S = 60
 
-# Workers, name servers and the API are on this machine, where nobody answers.
+# Workers, name servers and the API have addresses on this machine where nothing listens.
 ALONE = ["--worker=http://127.0.0.1:1", "--discovery-dns=127.0.0.1:1", "--discovery-kubernetes-api=http://127.0.0.1:1"]
 
-# Everything that can be switched on.
+# Every optional feature.
 ALL = """
 replicas: 3
 config: |
@@ -60,7 +60,7 @@ image: {pullSecrets: [registry]}
 cluster: {via: mesh, key: {existing: shared, field: cluster}}
 """
 
-# Every way for routers to reach each other: what is said, and the Secrets and fields that a pod is then given.
+# Every way for routers to reach each other: the values, and the Secrets and fields that a pod then gets.
 CLUSTERS = [
     ("{}", {}),
     ("{via: off}", {}),
@@ -196,7 +196,7 @@ class Chart(unittest.TestCase):
         self.assertEqual((port["port"], port["appProtocol"]), (9002, "http2"))
         resources = [it["resources"] for it in objects["Role", "dinner-finds-0"]["rules"]]
         self.assertEqual(resources, [["pods"], ["inferencepools"]])
-        # The binary takes what it is given.
+        # The binary accepts its arguments.
         flags = [it for it in container["args"] if not it.startswith(("--config", "--tls", "--listen", "--admin"))]
         self.assertTrue(serves([*flags, *ALONE, "--listen=127.0.0.1:0", "--admin=127.0.0.1:0"], {}))
         own = "{picker: {enabled: true}, tls: {secret: own}}"
@@ -211,7 +211,7 @@ class Chart(unittest.TestCase):
             (container,) = rendered(values)["Deployment", "dinner"]["spec"]["template"]["spec"]["containers"]
             self.assertEqual("--insecure" in container["args"], said, values)
         (container,) = rendered()["Deployment", "dinner"]["spec"]["template"]["spec"]["containers"]
-        # As it is: it ends before it listens.
+        # Without changes it ends before it listens.
         lines = list(lines_of([it for it in container["args"] if "--config" not in it], {}))
         self.assertIn("accepts other machines", lines[0])
 
@@ -288,7 +288,7 @@ class Chart(unittest.TestCase):
             self.assertRegex(first, "^[A-Za-z0-9]{48}$")
             api.secrets["dinner-cluster"] = first
             self.assertEqual(made(api.flags()), first)
-            # It is in no other object.
+            # No other object contains it.
             others = rendered("cluster: {via: mesh}", api.flags())
             self.assertNotIn(first, json.dumps([it for (kind, _), it in others.items() if kind != "Secret"]))
 
@@ -309,7 +309,7 @@ class Chart(unittest.TestCase):
             with self.subTest(values), tempfile.TemporaryDirectory() as folder:
                 config = pathlib.Path(folder, "maitre.toml")
                 config.write_text(objects["ConfigMap", "dinner"]["data"]["maitre.toml"])
-                # Elsewhere only where it listens, and that nobody outside this machine is asked.
+                # Only the listen addresses change, and all servers it would ask are on this machine.
                 args = [it.replace("/etc/maitre/maitre.toml", str(config)) for it in container["args"]]
                 args = [re.sub(r"0\.0\.0\.0:\d+", "127.0.0.1:0", it) for it in args]
                 args = [it.replace("dinner-peers:7946", "127.0.0.1:1") for it in args]
@@ -318,7 +318,7 @@ class Chart(unittest.TestCase):
 
 
 def variables(container):
-    """What a container's variables would hold."""
+    """The values of a container's variables."""
 
     def value(source):
         match source.get("secretKeyRef"):
@@ -333,7 +333,7 @@ def variables(container):
 
 
 class Api:
-    """As much of Kubernetes as helm asks before it renders: which Secrets there are in the namespace `hall`."""
+    """A fake Kubernetes API with what helm asks before it renders: the Secrets in the namespace `hall`."""
 
     def __init__(self):
         self.secrets = {}
@@ -375,7 +375,7 @@ class Api:
 
 
 def lines_of(args, variables):
-    """What the router says, line by line. It is ended when nobody listens any more."""
+    """The router's output, line by line. Closing the generator ends the router."""
     command = [os.environ["MAITRE"], *args]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=variables) as process:
         alarm = threading.Timer(PATIENCE_S, process.kill)
@@ -389,7 +389,7 @@ def lines_of(args, variables):
 
 
 def serves(args, variables):
-    """Whether the router comes so far. What it said instead is shown."""
+    """Whether the router gets this far. If not, prints what it said instead."""
     lines = []
     with contextlib.closing(lines_of(args, variables)) as said:
         for line in said:
