@@ -1,13 +1,13 @@
-"""Checks that streams of real vLLM servers that are killed go on at another one: the part of check-real-vllm behind --continue.
+"""Checks that streams continue on another server when a real vLLM server is killed: check-real-vllm --continue.
 
-This script starts all servers. In each round it asks for one answer through Maitre, kills the server that gives it with -9 in the middle,
-and starts that server again while the next rounds go on: with three servers, two of every three starts cost no time. The commands may stay in
-the foreground or leave the server behind: the process group that listens at the URL is killed. A kill that comes when the answer is already
-complete does not count, and another round takes its place.
+This script starts all servers. In each round it requests one answer through Maitre, kills the answering server with -9 in the middle,
+and starts that server again during the next rounds: with three servers, two of every three starts cost no time. The commands may stay in
+the foreground or leave the server in the background: the script kills the process group that listens at the URL. A kill after the answer is
+complete does not count; another round replaces it.
 
-Each answer is also asked of a server without Maitre and without a break. Greedy answers must have the same token ids (messages have none), text,
-finish reason and usage; sampled ones must be complete. Chats, completions and messages take turns, and some have a stop string that lies where
-the break will be.
+The script also requests each answer from a server directly, without a break. Greedy answers must have the same token ids (messages have none), text,
+finish reason and usage; sampled ones must be complete. Chats, completions and messages take turns, and some have a stop string at the place of
+the break.
 """
 
 import json
@@ -23,14 +23,14 @@ from real_vllm_server import START_SECONDS, WORDS, Server, post, stop, until
 
 PORT, ADMIN = 18490, 18491
 TOKENS = 128
-# How long a stop string is, in tokens. The router holds back as much, so the engine is so far ahead of the client.
+# The length of a stop string, in tokens. The router holds back that much, so the engine is that far ahead of the client.
 STOP_TOKENS = 16
 CHAT, COMPLETIONS, MESSAGES = "/v1/chat/completions", "/v1/completions", "/v1/messages"
-# What the rounds ask for, in turn: the route, and what is special about the request.
+# The requests of the rounds, in turn: the route, and what is special about the request.
 KINDS = [(CHAT, "greedy"), (COMPLETIONS, "greedy"), (MESSAGES, "greedy"), (CHAT, "stop"), (COMPLETIONS, "sampled"), (MESSAGES, "stop")]
-# The most tokens in one event, where a server is too busy to send each on its own.
+# The most tokens in one event, if a server is too busy to send each separately.
 EVENT_TOKENS_MAX = 4
-# Kills that may come too late, in all.
+# How many kills may come too late, in total.
 LATE_MAX = 5
 
 
@@ -43,7 +43,7 @@ def events(response):
 class Answer:
     def __init__(self):
         self.ids, self.text, self.finish, self.done, self.failure, self.usage = [], "", [], 0, None, None
-        # How much text had come with so many tokens; the types of a message's events.
+        # The length of the text after each number of tokens; the types of a message's events.
         self.text_at, self.kinds = [], []
 
     def take(self, payload):
@@ -93,7 +93,7 @@ class Answer:
                 self.usage["total_tokens"] -= extra
 
     def counts(self):
-        """Of the prompt, in all ways that it is counted, and of the answer."""
+        """The tokens of the prompt, in every count that the usage has, and of the answer."""
         if "input_tokens" in self.usage:
             prompt = sum(count for name, count in self.usage.items() if name != "output_tokens")
             return prompt, self.usage["output_tokens"]
@@ -109,7 +109,7 @@ def unbroken(server, route, asked):
 
 
 def page():
-    """The router's metrics; nothing while it does not answer."""
+    """The router's metrics; empty while it does not answer."""
     try:
         return urllib.request.urlopen(f"http://127.0.0.1:{ADMIN}/metrics", timeout=10).read().decode()
     except OSError:
@@ -120,7 +120,7 @@ def resumed():
     return sum(float(it.rsplit(" ", 1)[1]) for it in page().splitlines() if it.startswith('maitre_continuations_total{outcome="resumed"}'))
 
 
-# What came of a round whose answer was complete before the kill.
+# The result of a round whose answer was complete before the kill.
 LATE = "too late, once more"
 
 
@@ -141,13 +141,13 @@ def body(rng, model, route, special):
     prompt = {"prompt": text} if route == COMPLETIONS else {"messages": [{"role": "user", "content": text}]}
     common = {"model": model, "max_tokens": TOKENS, "stream": True, "temperature": 0.9 if special == "sampled" else 0}
     if route == MESSAGES:
-        # It cannot be told to ignore the end of an answer; a random model hardly ever ends one.
+        # This route cannot ignore the end of an answer; a random model hardly ever ends one.
         return common | prompt | {"system": "Be brief."}
     return common | prompt | {"ignore_eos": True, "return_token_ids": True, "stream_options": {"include_usage": True}}
 
 
 def stop_string(expected, kill_after):
-    """A text that the engine is in the middle of when the client has got so many tokens."""
+    """A text that the engine is generating when the client has received this many tokens."""
     start = expected.text_at[kill_after + STOP_TOKENS // 2]
     found = expected.text[start : expected.text_at[kill_after + STOP_TOKENS * 3 // 2]]
     assert expected.text.find(found) == start, f"{found!r} comes twice"
@@ -200,7 +200,7 @@ def main(maitre, model, kills, *rest):
     servers = [Server(url, command, model) for url, command in zip(rest[::2], rest[1::2])]
     if len(servers) < 2:
         raise SystemExit("name two servers or more, each by URL and command")
-    # Also then the servers are stopped.
+    # Stop the servers in this case too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))
     rng, router, kills = random.Random(time.time_ns()), None, int(kills)
     right, bad, late = 0, 0, 0

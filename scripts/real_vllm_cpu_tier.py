@@ -1,9 +1,9 @@
 """Lets vLLM 0.32 without a GPU keep KV cache in a second tier, from which other servers can pull it (docs/kv-pull.md).
 
-vLLM refuses that on a CPU because it copies with CUDA streams. Here the cache is in host memory already, and a copy is a copy. vLLM loads this file as a plug-in:
+vLLM refuses that on a CPU because it copies with CUDA streams. Here the cache is in host memory already, so a plain copy is enough. vLLM loads this file as a plug-in:
 "spec_name":"HostTier","spec_module_path":"real_vllm_cpu_tier", with this folder in PYTHONPATH. Look-ups, the channel between peers, NIXL, metrics and events are vLLM's own.
 
-It also makes loops sleep that would spin: on two cores two idle servers left nothing for the one that computes, and pulls timed out.
+It also makes spinning loops sleep: on two cores two idle servers left no CPU for the one that computes, and pulls timed out.
 """
 
 import os
@@ -14,7 +14,7 @@ from vllm.v1.kv_offload.base import OffloadingWorker, TransferResult
 from vllm.v1.kv_offload.cpu.shared_offload_region import SharedOffloadRegion
 from vllm.v1.kv_offload.tiering.spec import TieringOffloadingSpec
 
-# An engine with a peer-to-peer tier steps for ever.
+# An engine with a peer-to-peer tier never stops stepping.
 STEP_SECONDS = 0.005
 os.sched_yield = lambda: time.sleep(0.0005)
 
@@ -62,7 +62,7 @@ class HostCopies(OffloadingWorker):
         return finished
 
     def wait(self, job_ids):
-        """Copies are over when they return."""
+        """Copies are complete when they return."""
 
     def shutdown(self):
         self.cache = self.tier = []

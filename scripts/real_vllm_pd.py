@@ -1,10 +1,10 @@
 """Two real vLLM servers, one that prefills and one that decodes (over NIXL), behind Maitre. Run by `check-real-vllm --pd`.
 
-Every request must get the text that one server gives, or a clean error; the decode server must not prefill what it can fetch;
-nothing may stay held at the prefill server longer than its lease.
+Every request must get the text that one server gives, or a clean error. The decode server must not prefill what it can fetch.
+The prefill server must not hold blocks longer than their lease.
 
-The script starts both servers. The router reaches the decode server through a gate of this script, which sees every decode leg and
-can do something before it passes on: kill a server, close the client's connection, or stop the decode server until the lease has ended.
+The script starts both servers. The router reaches the decode server through a gate of this script, which sees every decode leg.
+Before it passes a leg on it can kill a server, close the client's connection, or stop the decode server until the lease has ended.
 """
 
 import http.client
@@ -37,7 +37,7 @@ def text(rng, words=None):
 
 
 class Gate:
-    """Passes connections on to the decode server. What is planned happens once, before the next decode leg passes."""
+    """Passes connections on to the decode server. The planned action runs once, before the next decode leg passes."""
 
     def __init__(self, port):
         self.port, self.plan, self.begun, self.done = port, None, 0, 0
@@ -106,7 +106,7 @@ def body(model, prompt, route, stream):
 
 
 def said(route, stream, data):
-    """The text of an answer; none if it has an error, or no end."""
+    """The text of an answer; None if it has an error, or no end."""
     part = (lambda it: it.get("text")) if route == "/v1/completions" else (lambda it: (it.get("delta") or it.get("message") or {}).get("content"))
     if not stream:
         answer = json.loads(data)
@@ -132,7 +132,7 @@ def page():
 
 
 def is_ready():
-    """Both workers, and not only one that came back."""
+    """Waits for both workers, not only for one that came back."""
     try:
         return sum(it.endswith(" 1") for it in page() if 'state="ready"' in it or 'state="warming"' in it) == 2
     except OSError:
@@ -155,11 +155,11 @@ class Check(Checks):
         until(lambda: all(it.is_warm for it in servers), START_SECONDS, "the servers to start")
 
     def plain(self, prompt, route=CHAT, stream=True):
-        """What one server says, without Maitre."""
+        """The answer of one server, without Maitre."""
         return ask(self.prefill.url, self.model, prompt, route, stream)[1]
 
     def many(self, count):
-        """Requests of all kinds: equal to one server's, and fetched, not computed."""
+        """Requests of all kinds: answers equal one server's, and the KV is fetched, not computed."""
         computed, fetched = tokens(self.decode, "local_compute"), tokens(self.decode, "external_kv_transfer")
         asked, split = [], 0
         for number in range(count):
@@ -169,13 +169,13 @@ class Check(Checks):
             asked.append((prompt, route, stream, answer))
             split += "x-maitre-prefill-worker" in {it.lower() for it in headers}
         computed, fetched = tokens(self.decode, "local_compute") - computed, tokens(self.decode, "external_kv_transfer") - fetched
-        # Asked afterwards, and of the other server, so that neither is helped by a cache of the answer's own making.
+        # Asked afterwards and of the other server, so that no cache filled by the first answer helps.
         right = sum(answer is not None and answer == self.plain(prompt, route, stream) for prompt, route, stream, answer in asked)
         told = f"{right} equal to one server's, {split} split; decode server fetched {fetched:.0f} tokens, computed {computed:.0f}"
         self.judge(f"{count} requests", right == split == count and computed == 0 and fetched > 0, told)
 
     def idle(self, what):
-        """Nothing is left at the router, and at the servers nothing after the lease."""
+        """The router holds nothing any longer, and the servers nothing after the lease."""
         until(lambda: in_flight() == 0, 30, "the router's gauges")
         started = time.monotonic()
 
@@ -188,7 +188,7 @@ class Check(Checks):
         self.judge(what, took <= LEASE + 5, f"both servers idle after {took:.1f} s (lease {LEASE} s)")
 
     def leave(self):
-        """Clients that leave at once, between the legs, and in the middle of the answer."""
+        """Clients that disconnect at once, between the legs, and in the middle of the answer."""
 
         def sent(name):
             link = connection(ROUTER)
@@ -209,7 +209,7 @@ class Check(Checks):
         self.idle("client left in the middle of the answer")
 
     def fail(self, what, plan, stream=True, expects_answer=False):
-        """A request before whose decode leg something happens: the right text, or an error."""
+        """A request with a disturbance before its decode leg: the right text, or an error."""
         prompt, begun = f"{what} " + text(self.rng), self.gate.begun
         expected = self.plain(prompt, CHAT, stream)
         self.gate.before_next_leg(plan)
@@ -245,7 +245,7 @@ class Check(Checks):
         self.fail("prefill server killed between the legs", self.prefill.kill, expects_answer=True)
         self.start(self.prefill)
         until(is_ready, 120, "both servers to be ready again")
-        # The prefill server is another one to the decode server now.
+        # To the decode server the prefill server is now a different engine.
         time.sleep(11)
         self.many(min(REQUESTS, 8))
         for stream in (True, False):
@@ -258,7 +258,7 @@ class Check(Checks):
 def main(maitre, model, *rest):
     if len(rest) != 4:
         raise SystemExit("name the prefill and the decode server, each by URL and command")
-    # Also then the servers are stopped.
+    # Stop the servers in this case too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))
     prefill, decode = Server(*rest[:2], model), Server(*rest[2:], model)
     check, router = Check(model, prefill, decode, Gate(decode.port)), None
@@ -266,8 +266,8 @@ def main(maitre, model, *rest):
     command += ["--worker", f"{prefill.url}?role=prefill", "--worker", f"http://127.0.0.1:{GATE}?role=decode"]
     try:
         check.start(prefill, decode)
-        # Servers without a GPU answer probes late: two of them, whose NIXL threads never sleep, did not for 10 s on two cores. But one
-        # that stops for longer than the lease must be noticed before, or it fetches what is no longer there.
+        # Servers without a GPU answer probes late: two of them, whose NIXL threads never sleep, took more than 10 s on two cores. But
+        # the router must notice one that stops for longer than the lease, or that one fetches what is no longer there.
         for patience, part in (("60s", check.all), ("5s", check.lease)):
             router = subprocess.Popen(command + ["--probes-timeout", patience])
             until(is_ready, 120, "maitre and its workers")

@@ -1,8 +1,8 @@
 """Two real vLLM servers that fetch KV cache from each other (peer-to-peer tier), behind Maitre. Run by `check-real-vllm --pull`.
 
-Each prompt is asked for three times. The first time one server computes it; the second time that server gets it again, and the stream stays open, so that the
-third goes to the other server (`cache-aware` with a threshold of one request), which may pull it from the first. Every answer must be the one that was computed. A
-source that is silent, and one that is dead, may delay an answer, but never for the half minute that vLLM waits.
+The script sends each prompt three times. One server computes the first. The same server gets the second, whose stream stays open. So the
+third goes to the other server (`cache-aware` with a threshold of one request), which may pull the prompt from the first. Every answer must equal the computed one. A
+silent or dead source may delay an answer, but never for the half minute that vLLM waits.
 """
 
 import json
@@ -19,9 +19,9 @@ from real_vllm_server import START_SECONDS, Checks, Server, stop, until
 REQUESTS = int(os.environ.get("REQUESTS", 12))
 # In tokens about twice as many: several of the largest blocks that vLLM takes.
 PROMPT_WORDS = 2000
-# Of the stream that keeps the holder occupied: longer than what the other one takes.
+# The tokens of the stream that occupies the holder: more than the other server takes time for.
 OPEN_TOKENS = 1000
-# A pull is given up five seconds after three times what it should take; vLLM waits for 30 to 60.
+# The router gives up a pull five seconds after three times its expected time; vLLM waits for 30 to 60.
 SECONDS_MAX = 25
 
 
@@ -45,7 +45,7 @@ class Check(Checks):
         return prompt, answer, next(it for it in self.servers if it.url == headers["x-maitre-worker"])
 
     def occupied(self, prompt, holder):
-        """A stream of the prompt that goes on at its holder, so that the next request goes elsewhere."""
+        """A stream of the prompt that keeps its holder busy, so that the next request goes to the other server."""
         link = connection(ROUTER)
         asked = body(self.model, prompt, CHAT, True) | {"max_tokens": OPEN_TOKENS}
         link.request("POST", CHAT, json.dumps(asked), {"content-type": "application/json"})
@@ -56,7 +56,7 @@ class Check(Checks):
         return link
 
     def elsewhere(self, prompt):
-        """The answer of the other server, its name, from whom it was to pull, and how long all of it took."""
+        """The answer of the other server, its name, its intended source, and how long everything took."""
         started = time.monotonic()
         status, answer, headers = ask(ROUTER, self.model, prompt, CHAT, True)
         headers = {name.lower(): value for name, value in headers.items()}
@@ -79,7 +79,7 @@ class Check(Checks):
         self.judge(what, right == count and fetched >= pulls_min, told)
 
     def source_fails(self, what, fail):
-        """The server that holds the prompt, which is returned, cannot give it away."""
+        """The server that holds the prompt cannot serve the pull. Returns that server."""
         prompt, expected, holder = self.computed(what)
         failures, link = failed_pulls(), self.occupied(prompt, holder)
         fail(holder)
@@ -107,7 +107,7 @@ class Check(Checks):
 def main(maitre, model, *rest):
     if len(rest) != 4:
         raise SystemExit("name two servers, each by URL with ?pull=PORT and by command")
-    # Also then the servers are stopped.
+    # Stop the servers in this case too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))
     servers = [Server(url.partition("?")[0], command, model) for url, command in zip(rest[::2], rest[1::2])]
     check, router = Check(model, servers), None

@@ -17,7 +17,7 @@ WORDS = "amber basil cedar dune ember fjord grove heath inlet juniper kelp lagoo
 
 
 def group_at(port):
-    """The process group of what listens at a port of this machine; none if nothing does."""
+    """The process group that listens at a port of this machine; None if none does."""
     listening = re.compile(rf"^ *\d+: [0-9A-F]+:{port:04X} [0-9A-F]+:0000 0A(?: +\S+){{5}} +(\d+)", re.MULTILINE)
     tables = [pathlib.Path(f"/proc/net/{name}").read_text() for name in ("tcp", "tcp6")]
     sockets = {f"socket:[{inode}]" for table in tables for inode in listening.findall(table)}
@@ -50,7 +50,7 @@ def is_alive(group):
 
 
 class Server:
-    """A vLLM server that is started by a command and killed with all its processes."""
+    """A vLLM server, started by a command and killed with all its processes."""
 
     def __init__(self, url, command, model):
         self.url, self.command, self.model, self.child = url, command, model, None
@@ -58,7 +58,7 @@ class Server:
         self.is_warm, self.group = False, None
 
     def start(self):
-        # A session of its own, so that its group is not ours.
+        # A separate session, so that its process group is not ours.
         self.child = subprocess.Popen(self.command, shell=True, start_new_session=True)
         threading.Thread(target=self.warm_up, args=(self.child,), daemon=True).start()
 
@@ -68,7 +68,7 @@ class Server:
         while child is self.child and time.monotonic() < end:
             try:
                 post(self.url + "/v1/completions", {"model": self.model, "prompt": "warm", "max_tokens": 1}).read()
-                # Known before the kill, which then comes at once.
+                # Looked up in advance, so that the kill takes no time.
                 self.group = group_at(self.port)
                 self.is_warm = child is self.child
                 return
@@ -76,7 +76,7 @@ class Server:
                 time.sleep(0.5)
 
     def kill(self):
-        """Kills the group that listens, and what the command runs. Returns when nothing is left of them."""
+        """Kills the group that listens and the processes of the command. Returns when all have ended."""
         self.is_warm = False
         groups = {self.group or group_at(self.port), *groups_below(self.child.pid)} - {None, os.getpgrp()}
         self.group = None
@@ -90,7 +90,7 @@ class Server:
 
 
 class Checks:
-    """What was right, and how much was not."""
+    """Prints each check, and counts those that failed."""
 
     def __init__(self):
         self.rng, self.bad = random.Random(time.time_ns()), 0
@@ -101,7 +101,7 @@ class Checks:
 
 
 def stop(router, servers):
-    """Ends the router and the servers, those that were started."""
+    """Ends the router and the servers that were started."""
     if router:
         router.kill()
         router.wait()

@@ -1,4 +1,4 @@
-"""Other routers, as processes: where to get them, how to start them, what they cost. For the scripts that measure Maitre beside them."""
+"""Other routers as processes: how to install, start and measure them. For the scripts that compare Maitre with them."""
 
 import contextlib
 import importlib.util
@@ -13,13 +13,13 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 # One virtual environment for each, under target/: sglang-router and SMG install a command of the same name.
 FOLDER = "target/routers"
 PACKAGES = {"sglang-router": "sglang-router==0.3.2", "smg": "smg==1.13.0", "vllm-router": "vllm-router==0.1.16"}
-# What each calls its level of warnings; at their default level the routers write a line for each request.
+# The name of each router's warning level; at their default level the routers log a line for each request.
 LAUNCH = {"sglang-router": ("-m", "sglang_router.launch_router"), "smg": ("-m", "smg", "launch"), "vllm-router": ("-m", "vllm_router.launch_router")}
 QUIET = {"sglang-router": "warn", "smg": "warn", "vllm-router": "warning"}
 # From SIGTERM to SIGKILL.
 END_SECONDS = 3
 
-# Buffering would hold tokens back, and connections to workers are kept: what every guide to nginx before an LLM server says.
+# No buffering, which would delay tokens, and kept connections to workers: what every guide to nginx before an LLM server says.
 NGINX_CONF = """
 worker_processes {processes}; daemon off; pid {dir}/nginx.pid; error_log stderr warn;
 events {{ worker_connections 4096; }}
@@ -40,7 +40,7 @@ http {{
 
 
 def python_of(name):
-    """Relative to the root of the repository, so that a command line on a page names no machine's folders."""
+    """The path relative to the root of the repository, so that published command lines name no local folders."""
     return os.path.join(FOLDER, name, "bin/python")
 
 
@@ -49,10 +49,10 @@ def nginx():
 
 
 def install(names):
-    """Installs those of nginx, haproxy and the Python packages that are missing."""
+    """Installs nginx, haproxy and the Python packages, where missing."""
     here = {"nginx": nginx(), "haproxy": shutil.which("haproxy")}
     missing = ["nginx-light" if name == "nginx" else name for name in here.keys() & set(names) if not here[name]]
-    # Debian's python3 comes without the part of `venv` that brings pip.
+    # Debian's python3 lacks the part of `venv` that installs pip.
     missing += [] if importlib.util.find_spec("ensurepip") else ["python3-venv"]
     if missing:
         root = [] if os.getuid() == 0 else ["sudo"]
@@ -67,7 +67,7 @@ def install(names):
 
 
 def version(name):
-    """The installed one, or None."""
+    """The installed program, or None."""
     if name == "nginx":
         return subprocess.run([nginx(), "-v"], capture_output=True, text=True).stderr.strip().rpartition("/")[2]
     ask = f"import importlib.metadata as m; print(m.version('{name}'))"
@@ -93,7 +93,7 @@ def launch_nginx(directory, port, workers, processes=1, balance=""):
 
 @contextlib.contextmanager
 def running(command, core, log):
-    """A process group of our own, pinned to a core if one is named, ended when the block ends."""
+    """A separate process group, pinned to a core if given, ended when the block ends."""
     pinned = [] if core is None else ["taskset", "-c", str(core)]
     with open(log, "wb") as out:
         process = subprocess.Popen([*pinned, *command], stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True, cwd=ROOT)
@@ -122,12 +122,12 @@ def family(pid):
 
 
 def cpu_ns(pid):
-    """CPU time of a process and its descendants, all threads, ended ones too, from their CPU clocks (utime and stime, in nanoseconds)."""
+    """CPU time of a process and its descendants, including ended threads, from their CPU clocks (utime and stime, in nanoseconds)."""
     return sum(time.clock_gettime_ns((~member << 3) | 2) for member in family(pid))
 
 
 def peak_bytes(pid):
-    """The most memory that a process and its descendants have held: the sum of their VmHWM."""
+    """Peak memory of a process and its descendants: the sum of their VmHWM."""
     total = 0
     for member in family(pid):
         with contextlib.suppress(OSError), open(f"/proc/{member}/status") as file:
