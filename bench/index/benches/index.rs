@@ -1,10 +1,10 @@
-//! Prints what each index makes of the same work: stores and removals a second, drain included; look-ups; bytes
-//! a block and worker. `--json` prints the raw numbers, `--quick` a tenth of the work once.
+//! Prints how each index handles the same work: stores and removals per second, drain included; look-ups; bytes per
+//! block and worker. `--json` prints the raw numbers, `--quick` a tenth of the work once.
 //!
-//! Look-ups are measured twice: with prompts whose hashes were computed long ago, so that reading them takes a part of
-//! the time, and with other prompts that were hashed just before, as a router does it.
+//! Look-ups are measured twice: with prompts whose hashes were computed long ago, so that reading them takes a part
+//! of the time, and with other prompts that were hashed just before, as in a router.
 //!
-//! Rounds of the contestants are interleaved and medians taken, so that a slow minute of a shared machine hits
+//! Rounds of the contestants are interleaved and medians taken, so that a slow minute of a shared machine affects
 //! all. Answers are compared with ours on the way.
 
 use maitre_base::Rng;
@@ -27,7 +27,7 @@ struct Scale {
     rounds: usize,
 }
 
-/// What one contestant did in one round.
+/// The results of one contestant in one round.
 struct Round {
     stores_per_s: f64,
     removals_per_s: f64,
@@ -121,7 +121,7 @@ fn round(name: &str, work: &Workload, [prompts, hashed]: &[Vec<Vec<Prompt>>; 2])
     }
 }
 
-/// What reading the clock twice costs: it is taken off each look-up.
+/// The cost of reading the clock twice, which is subtracted from each look-up.
 fn tare() -> f64 {
     let mut nanos: Vec<f64> = (0..1_001).map(|_| Instant::now().elapsed().as_nanos() as f64).collect();
     median(&mut nanos)
@@ -159,7 +159,7 @@ fn row(name: &str, rounds: &[Round], expected: &[u32], scale: &Scale, print: boo
     };
     let (look_ups, hashed) = (by_length(&|it| &it.look_ups), by_length(&|it| &it.hashed_look_ups));
     let differing = rounds[0].held.iter().zip(expected).filter(|(held, expected)| held != expected).count();
-    // Those whose semantics are ours, holes aside, which this work does not make: they must agree.
+    // Contestants with our semantics must agree. They differ only for holes, which this work does not make.
     if name.starts_with("maitre") || name.starts_with("kv-index") || name.contains("compressed") {
         assert_eq!(differing, 0, "{name} and ours differ");
     }

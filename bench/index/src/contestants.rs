@@ -1,4 +1,4 @@
-//! Each index behind the same few calls: apply a batch of reports and have it all visible, look a prompt up.
+//! Each index behind the same few calls: apply a batch of reports until all of it is visible, and look a prompt up.
 
 use crate::work::{BLOCK_TOKENS, Change, Workload, tokens};
 use dynamo_kv_router::indexer::{KvIndexerInterface, SyncIndexer, ThreadPoolIndexer};
@@ -13,11 +13,11 @@ use maitre_index::prefix::{self, Unit};
 use maitre_index::{Chain, Holdings, Index, IndexSettings, PrefixHash, Root};
 use std::hint::black_box;
 
-/// A store as it comes off the wire: names and tokens.
+/// A store as it arrives on the wire: names and tokens.
 pub struct Store<'a> {
     pub worker: usize,
     pub parent: Option<u64>,
-    /// Of the first block, counted from the beginning of its prompt.
+    /// The position of the first block, counted from the beginning of its prompt.
     pub position: usize,
     pub names: &'a [u64],
     pub tokens: Vec<u32>,
@@ -40,7 +40,7 @@ impl<'a> Store<'a> {
     }
 }
 
-/// A removal as it comes off the wire.
+/// A removal as it arrives on the wire.
 pub struct Removal {
     pub worker: usize,
     pub names: Vec<u64>,
@@ -54,7 +54,7 @@ impl Removal {
     }
 }
 
-/// A prompt, hashed as each contestant wants it.
+/// A prompt, hashed for each contestant.
 pub struct Prompt {
     ours: Vec<PrefixHash>,
     chain: Vec<ContentHash>,
@@ -83,12 +83,12 @@ pub trait Contestant {
     /// Applies a batch. All of it is visible afterwards.
     fn store(&mut self, batch: &[Store<'_>]);
     fn remove(&mut self, batch: &[Removal]);
-    /// Reads the hashes of a prompt, which puts them where they are in a router that has just computed them: into the
-    /// CPU's cache.
+    /// Reads the hashes of a prompt, which brings them into the CPU's cache, where a router that has just computed
+    /// them has them.
     fn read(&self, prompt: &Prompt);
-    /// What a router would be given: how many leading blocks each worker holds. Kept until the next.
+    /// What a router would get: how many leading blocks each worker holds. Kept until the next look-up.
     fn look_up(&mut self, prompt: &Prompt);
-    /// How many blocks a worker was found to hold by the last look-up.
+    /// How many blocks the last look-up found at a worker.
     fn held(&self, worker: usize) -> u32;
 }
 
@@ -209,7 +209,7 @@ impl Contestant for ChainContestant {
     fn look_up(&mut self, prompt: &Prompt) {
         self.out.fill(0);
         let out = &mut self.out;
-        // Its fastest way: no map is made.
+        // Its fastest way: it makes no map.
         self.index.score_into(
             &prompt.chain,
             |it| it.0,

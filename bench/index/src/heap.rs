@@ -1,4 +1,4 @@
-//! Counts the bytes that are allocated, to say what a block costs each contestant.
+//! Counts allocated bytes, to measure the cost of a block for each contestant.
 #![allow(unsafe_code, reason = "a global allocator cannot be written without; it only counts and passes on")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 static BYTES: AtomicUsize = AtomicUsize::new(0);
 
-/// As requested: what the allocator adds for itself is not in it.
+/// As requested, without what the allocator adds for itself.
 pub fn bytes() -> usize {
     BYTES.load(Ordering::Relaxed)
 }

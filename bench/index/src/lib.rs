@@ -1,4 +1,4 @@
-//! Our index beside those of other routers: the same blocks, the same prompts, one process.
+//! Our index compared with those of other routers: the same blocks, the same prompts, one process.
 
 pub mod contestants;
 pub mod heap;

@@ -1,8 +1,8 @@
 //! The work: what a fleet's engines would report, and the prompts that would be looked up.
 //!
-//! Conversations begin with a system prompt, some of them common to many workers, and grow by turns: one
-//! store for what the user said, one for the answer. A worker serves a few at a time, so their stores are
-//! interleaved. What is shared is stored once a worker. Removals take the oldest conversations, tails first.
+//! Conversations begin with a system prompt, some of them common to many workers, and grow by turns: one store for
+//! the user's text, one for the answer. A worker serves a few at a time, so their stores are interleaved. Shared
+//! blocks are stored once per worker. Removals take the oldest conversations, tails first.
 
 use maitre_base::Rng;
 use maitre_base::hash::{mix, pair};
@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 pub const BLOCK_TOKENS: usize = 16;
 
 const SYSTEM_PROMPTS: usize = 48;
-/// How many of them one worker sees.
+/// How many of them one worker gets.
 const SYSTEM_PROMPTS_PER_WORKER: usize = 12;
 const CONCURRENT: usize = 8;
 const REMOVED_NAMES_MAX: usize = 8;
@@ -21,7 +21,7 @@ pub struct Session {
     pub worker: usize,
     pub blocks: Vec<u64>,
     pub names: Vec<u64>,
-    /// How many blocks are the system prompt's.
+    /// How many blocks belong to the system prompt.
     pub system: usize,
 }
 
@@ -36,7 +36,7 @@ pub struct Workload {
     pub workers: usize,
     pub sessions: Vec<Session>,
     pub stores: Vec<Change>,
-    /// Blocks a worker, summed.
+    /// Blocks per worker, summed.
     pub stored_blocks: usize,
     pub removals: Vec<Change>,
     pub removed_blocks: usize,
@@ -69,8 +69,8 @@ impl Workload {
         work
     }
 
-    /// A prompt of so many blocks: half of them go on from a conversation, at some depth; some share a system prompt
-    /// only; some are new.
+    /// A prompt of this many blocks: half of them continue a conversation, at some depth; some share only a system
+    /// prompt; some are new.
     pub fn prompt(&self, blocks: usize, rng: &mut Rng) -> Vec<u64> {
         let kind = rng.below(10);
         let mut prompt = Vec::with_capacity(blocks);
@@ -106,7 +106,7 @@ impl Workload {
             let at = rng.below(open.len());
             let (session, mut done, choice) = open[at];
             if done == 0 && !known.insert(choice) {
-                // What another conversation has stored is not stored again.
+                // Blocks that another conversation has stored are not stored again.
                 done = self.sessions[session].system;
             }
             let length = self.sessions[session].blocks.len();
@@ -120,7 +120,7 @@ impl Workload {
                 open.swap_remove(at);
             }
         }
-        // Who was cut off has only what was stored.
+        // A conversation that was cut off has only its stored blocks.
         for (session, done, _) in open {
             self.sessions[session].blocks.truncate(done);
             self.sessions[session].names.truncate(done);
