@@ -5,8 +5,8 @@
 //! virtual queue. That queue grows with each split request whose first token came after its deadline. llm-d published
 //! only a description; the weights here are 1, and one late request in ten is allowed.
 //!
-//! Every decision serves the virtual queue, whether it splits or not: each request shrinks it by what is allowed. If only split
-//! requests did, a rule that has stopped splitting would never begin again.
+//! Every decision serves the virtual queue, whether it splits or not: each request shrinks it by what is allowed. If
+//! only split requests did, a rule that has stopped splitting would never begin again.
 
 use super::Prospect;
 
