@@ -1,8 +1,8 @@
 //! The knee of a worker: the load at which its latency is twice that of an idle worker.
 //!
 //! A step takes a base time plus a time for each request in it. A first token takes a base time plus a time for each
-//! token to prefill before it. The base hides a small load, while the slope makes requests wait under a large one.
-//! The knee is the load at which both are equal.
+//! token to prefill before it. The base dominates under a small load and the slope under a large one. The knee is
+//! the load at which both are equal.
 //!
 //! `rates` fits the same lines for prices, from current observations. But a fleet that is busy all day shows only one
 //! load, and many lines fit one point. So this module keeps separate means of small, medium and large loads, each as

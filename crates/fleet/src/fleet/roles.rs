@@ -98,8 +98,8 @@ impl Fleet {
         let snapshot = |it: &Worker| self.snapshot(now, wanted, it);
         snapshots.clear();
         snapshots.extend(ready().filter(|it| is_trusted(it)).map(snapshot));
-        // If requests cannot be served otherwise, a suspect worker is better than none, and one whose handover failed
-        // may work again.
+        // If requests cannot be served otherwise, an unhealthy worker is better than none, and one that failed may work
+        // again.
         if snapshots.is_empty() && self.has_dependent_workers() {
             let barred = Barred { tried: &[], ..barred };
             let last = |it: &&Worker| !it.draining && it.prefills(wanted) && !barred.bars(it.id);

@@ -107,8 +107,8 @@ fn a_returned_worker_is_as_good_as_any_until_it_has_its_part_of_the_load() {
     fleet.settle(at(1), &mut Vec::new());
     let share = |fleet: &Fleet, now| percent_of_share(fleet, now, 0);
     for taken in 0..4 {
-        // The mean is 18 requests. After two of the ten seconds it may have a fifth of that, and the mean share is
-        // 0.91.
+        // The mean is 18 requests. Two seconds into the ramp of ten the worker may have a fifth of that, and the mean
+        // share is 0.91.
         assert_eq!(share(&fleet, at(2)), 100, "with {taken}");
         fleet.promise(at(2), WorkerId(0), Promise::default());
     }

@@ -37,7 +37,8 @@ pub enum PublishedRule {
     Unmatched(u32),
     /// llm-d's research: while it shrinks the queues. The number is the TTFT deadline in milliseconds.
     Edpp(u32),
-    /// If the decode worker would be later even with chunks that delay its answers by at most this many milliseconds.
+    /// If the decode worker would be later, with chunks so small that its answers wait at most this many milliseconds for
+    /// a token.
     Deflection(u32),
 }
 
