@@ -60,7 +60,7 @@ pub struct WorkerSnapshot {
     pub promised: PromisedWork,
     /// Requests in flight there, including those that no router has reported.
     pub requests: u32,
-    /// What the other workers of its model have on average, lately, for as much weight; infinite where there is no other.
+    /// Mean requests of the other workers of its model lately, scaled to its weight; infinite if there is no other.
     pub others: f64,
     /// This router's part of the promised requests and of their prefill.
     pub ours: (u32, Tokens),
@@ -168,7 +168,7 @@ impl Fleet {
         id
     }
 
-    /// Adds a worker with the number of one that has left; none if the number is not vacant. Nothing may
+    /// Adds a worker with the number of one that has left; `None` if the number is not vacant. Nothing may
     /// still be promised or in flight under that number: the previous worker is forgotten.
     pub fn add_at(&mut self, id: WorkerId, url: &str) -> Option<WorkerId> {
         self.vacant.remove(&id)?;
@@ -284,8 +284,8 @@ impl Fleet {
         self.names.get(name).copied().filter(|&it| self.is_listed(it))
     }
 
-    /// The adapter in `model:adapter`, as SGLang's clients name it. Either part may have colons, but not both: a name may be
-    /// as long as a body.
+    /// The adapter in `model:adapter`, the form of SGLang's clients. One of the two parts may contain colons, but not both: a
+    /// name may be as long as a body.
     fn adapter_after_its_model(&self, name: &str) -> Option<ModelId> {
         let parts = [name.rsplit_once(':'), name.split_once(':')];
         parts.into_iter().flatten().find_map(|(model, adapter)| {

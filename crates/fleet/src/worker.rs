@@ -71,7 +71,7 @@ pub struct Worker {
     pub draining: bool,
     /// The operator's weight: how much work it gets relative to a worker of weight one.
     pub weight: f64,
-    /// Requests that the other workers of its model had on average at the last tick, for as much weight.
+    /// Mean requests of the other workers of its model at the last tick, scaled to its weight.
     pub(crate) others: f64,
     /// When it was last probed for another router's suspicion.
     pub(crate) doubted: Option<Instant>,

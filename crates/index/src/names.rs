@@ -151,7 +151,7 @@ impl Names {
         self.pages.get(place >> PAGE_SHIFT).map_or(0, |it| it[place % PAGE][1])
     }
 
-    /// None for an empty place.
+    /// `None` for an empty place.
     #[inline]
     pub(crate) fn at(&self, place: usize) -> Option<Name> {
         if place >= self.places {

@@ -176,7 +176,7 @@ impl PrefixTable {
     }
 
     /// The runs that a chain probably meets from `depth` on, prefetched all at once. Fetched one after the other, each run of
-    /// a long look-up would wait for memory three times. None if no run begins there.
+    /// a long look-up would wait for memory three times. `None` if no run begins there.
     #[inline]
     pub(crate) fn look_ahead(&self, prefixes: &[PrefixHash], depth: usize) -> Option<Ahead> {
         // Many prompts share only a system prompt: the filter shows that with one fetch from an eighth of the memory.

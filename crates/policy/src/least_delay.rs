@@ -14,7 +14,7 @@
 //!                                                evicts, too
 //!       + OTHERS ·    prefill · √requests        pause of running answers during our prefill
 //!       + OTHERS ·    steps · step_request · √requests    and our part of every step we share with them
-//!       + ANSWER ·    steps · step · crowding    our own answer, at that worker's pace; more where the worker is crowded
+//!       + ANSWER ·    steps · step · crowding    our own answer, at that worker's pace; more if the worker is crowded
 //!       +             room                       memory: the wait for KV blocks, and blocks we keep from others
 //!       +             adapter                    the wait for the adapter, if it must be loaded
 //! ```
@@ -128,7 +128,7 @@ pub struct DelayTerms {
     pub pushed: f64,
     /// Delay of the answers running there.
     pub others: f64,
-    /// Our own answer, at that worker's pace; more where it has far more requests than the others.
+    /// Our own answer, at that worker's pace; more if it has far more requests than the others.
     pub answer: f64,
     /// The wait for KV blocks, and the blocks we keep from others.
     pub room: f64,
@@ -325,7 +325,7 @@ mod tests {
         check(&[(1, 5_000, 0), (1, 400, 0)], (1, Why::LeastDelay));
     }
 
-    /// Each request alone would rather join a crowd that has its prefix than have that computed anew.
+    /// For each single request it is cheaper to join a crowd that has its prefix than to compute the prefix again.
     #[test]
     fn a_crowd_that_shares_a_prefix_parts() {
         let ask = Ask { prefill: Tokens(12_000), decode: Tokens(100), ..Ask::default() };
@@ -339,7 +339,7 @@ mod tests {
         };
         let alone = [f64::INFINITY; 2];
         assert_eq!([10, 100, 500].map(|it| pick(it, alone)), [0, 0, 0]);
-        // Beside others with five requests each; where all have as many, there is no other to go to.
+        // Others have five requests each. If all have as many as this one, no other worker is better.
         assert_eq!([10, 100, 500].map(|it| pick(it, [5.0, f64::from(it)])), [0, 0, 1]);
         assert_eq!([10, 100, 500].map(|it| pick(it, [f64::from(it); 2])), [0, 0, 0]);
     }

@@ -80,7 +80,7 @@ pub struct Candidate {
     pub room: Option<KvRoom>,
     /// Seconds of prefill that programs lose if this request takes their memory.
     pub displaced_seconds: f64,
-    /// Requests that the other workers of its model have on average, lately; infinite where there is no other.
+    /// Mean requests of the other workers of its model lately; infinite if there is no other.
     pub others: f64,
     pub reported: FreshLoad,
     pub adapter: AdapterSlot,

@@ -48,7 +48,7 @@ pub struct PublisherConfig {
     /// Where it can be replayed.
     pub replay: Option<SocketAddr>,
     pub topic: String,
-    /// Which data-parallel rank the engine is. The others have addresses of their own.
+    /// The engine's data-parallel rank. Other ranks have their own addresses.
     pub rank: u32,
     pub form: Form,
     pub replay_shape: ReplayShape,

@@ -106,11 +106,11 @@ pub enum Medium {
 pub struct Stored {
     pub medium: Medium,
     pub hash: u64,
-    /// None for the first block of a sequence.
+    /// `None` for the first block of a sequence.
     pub parent: Option<u64>,
     pub tokens: Box<[u32]>,
     pub adapter: Option<Arc<str>>,
-    /// Of the first block of a sequence; the others have it through their parent.
+    /// The salt, for the first block of a sequence; the others have it through their parent.
     pub salt: Option<Arc<str>>,
 }
 
@@ -118,7 +118,7 @@ pub struct Stored {
 #[derive(Clone, Copy, Debug)]
 pub struct Full<'a> {
     pub hash: u64,
-    /// None for the first block of a sequence.
+    /// `None` for the first block of a sequence.
     pub parent: Option<u64>,
     pub tokens: &'a [u32],
     pub root: &'a Root,

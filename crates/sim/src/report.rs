@@ -197,7 +197,7 @@ pub struct ReportRow {
     pub limit_prefill_tokens: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit_requests: Option<f64>,
-    /// Of sessions: those that were complete, and those that lost a call.
+    /// How many sessions were complete, and how many lost a call.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sessions: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]

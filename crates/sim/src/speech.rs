@@ -19,7 +19,7 @@ const STRIDE: u64 = 0x9E37_79B9_7F4A_7C15;
 /// An answer. The prompt may contain its beginning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Speech {
-    /// Of its first token.
+    /// The seed of its first token.
     seed: u64,
     /// How many of its tokens are in the prompt.
     said: u32,

@@ -35,7 +35,7 @@ const RECURSION_LIMIT: usize = 100;
 pub enum TemplateError {
     #[error("render the chat: the model has no chat template")]
     NoTemplate,
-    /// By `raise_exception`: the template's own words.
+    /// The template called `raise_exception` with this text.
     #[error("render the chat: the template refuses: {why}")]
     Refused { why: String },
     #[error("render the chat: {why}")]

@@ -1,4 +1,4 @@
-//! Whatever a client sends is an answer or an error: no panic, no endless loop, no more memory than stated.
+//! Any input of a client gives an answer or an error: no panic, no endless loop, no more memory than stated.
 #![allow(clippy::expect_used, reason = "a test fails by it")]
 
 #[path = "shared/fixture.rs"]

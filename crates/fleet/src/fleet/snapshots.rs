@@ -74,7 +74,7 @@ impl Fleet {
         self.workers().any(|it| !it.draining && it.serves(wanted) && !barred.bars(it.id))
     }
 
-    /// The snapshot of one worker, whatever it serves; none if it may not take requests.
+    /// The snapshot of one worker, whatever it serves; `None` if it may not take requests.
     pub fn snapshot_of(&self, now: Instant, worker: WorkerId) -> Option<WorkerSnapshot> {
         let worker = self.worker(worker).filter(|it| !it.draining && fitness(it).is_some())?;
         Some(self.snapshot(now, Wanted::Anything, worker))
@@ -117,7 +117,7 @@ impl Fleet {
         }
     }
 
-    /// Notes for each worker what the others of its model have, for as much weight.
+    /// Records for each worker the mean requests of the others of its model, scaled to its weight.
     pub(super) fn compare_loads(&mut self) {
         let takes = |it: &Worker| it.is_fit() && it.answers();
         let load = |it: &Worker| (f64::from(it.promised_by_all().work.requests), it.weight);

@@ -63,9 +63,9 @@ struct Duel {
     index: Index,
     model: PlainIndex,
     rng: Rng,
-    /// Decides whether a joining worker reuses a number; none if numbers are never reused.
+    /// Decides whether a joining worker reuses a number; `None` if numbers are never reused.
     numbers: Option<Rng>,
-    /// Decides whether an engine gives a block a name that another block had; none if it never does.
+    /// Decides whether an engine gives a block a name that another block had; `None` if it never does.
     reused: Option<Rng>,
     now: Instant,
     next_worker: u32,

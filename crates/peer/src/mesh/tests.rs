@@ -145,7 +145,7 @@ async fn strangers_without_the_key_keep_no_router_out() {
     }
     // The strangers are accepted before it. `dial` panics unless it is welcome within two seconds.
     let _router = rogue.dial().await;
-    // Those that came first made room for the later ones.
+    // The earliest connections made room for the later ones.
     let mut received = Vec::new();
     let ended = timeout(LIMIT, strangers[0].read_to_end(&mut received)).await.expect("it hangs up");
     assert!(ended.is_err() || received.is_empty());

@@ -112,7 +112,7 @@ fn the_first_request_that_fits_is_found_behind_thousands_that_do_not() {
     assert_eq!(found, [RequestId(999)]);
 }
 
-/// The same where each request has a tenant of its own, and where the tenants before have more requests each.
+/// The same if each request has its own tenant, and if the earlier tenants have more requests each.
 #[test]
 fn the_first_request_that_fits_is_found_behind_thousands_of_other_tenants() {
     for each in [1, 3] {
@@ -400,7 +400,7 @@ fn at_most_one_is_displaced_and_only_if_that_makes_enough_room() {
 
 #[test]
 fn a_flood_of_cheap_requests_does_not_exclude_an_expensive_one() {
-    // By cost the flood holds less than the newcomer would; of the capacity it holds all.
+    // By cost the flood holds less than the newcomer would, but it holds the whole capacity.
     let mut queue = small((1..=4).map(|it| QueueEntry { cost: 0.0, ..of(1, it) }));
     assert_eq!(left(&mut queue, QueueEntry { cost: 1e6, ..of(2, 5) }), Ok(Some(4)));
 }

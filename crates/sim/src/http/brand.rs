@@ -12,7 +12,7 @@ pub enum Brand {
 }
 
 impl Brand {
-    /// How long a healthy engine takes to say so. SGLang generates a token, and looks once a second whether it has come.
+    /// How long a healthy engine takes to answer a health check. SGLang generates a token, and looks for it once a second.
     pub(super) const fn health_delay(self) -> Option<Duration> {
         match self {
             Brand::Vllm => None,

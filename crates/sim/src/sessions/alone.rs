@@ -9,7 +9,7 @@ use maitre_index::prefix::PrefixHash;
 use super::{AgentSession, CallPlan, SessionTrace};
 use crate::profile::{Profile, Work};
 
-/// Of each session, with the prefix chains of its calls.
+/// The duration of each session, given the prefix chains of its calls.
 pub(crate) fn durations(
     trace: &SessionTrace,
     chains: &[Arc<[PrefixHash]>],

@@ -25,7 +25,7 @@ const NAME_CHARS_MAX: usize = 64;
 /// Maximum classes per trace: each is a row in every report. A router has at most eight.
 pub(crate) const CLASSES_MAX: usize = 64;
 
-/// Shown where a file is no trace at all, such as a table with commas or one large array.
+/// Shown if a file is no trace at all, such as a table with commas or one large array.
 const EXAMPLE: &str = r#"{"timestamp":0,"input_length":9,"output_length":5,"hash_ids":[]}"#;
 
 /// What is wrong with a line.

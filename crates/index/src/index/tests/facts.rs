@@ -657,7 +657,7 @@ fn miss(stage: &mut Fixture) {
     stage.predict("new");
     stage.prefilled("abcdef", sent);
     let predicted_blocks = stage.predict("abcdefg");
-    // One block less than believed is explained by rounding down; nothing changes.
+    // Rounding down explains one block fewer than expected; nothing changes.
     stage.index.correct(W, chain(&chain_of(b"abcdefg")), predicted_blocks, 5);
     stage.check("old", 3, 0);
     stage.index.correct(W, chain(&chain_of(b"abcdefg")), predicted_blocks, 2);
