@@ -2,7 +2,7 @@
 //!
 //! An engine evicts the least recently used block first, and within one prompt the last block first. So each worker
 //! has a list from oldest to newest, and a request moves its path to the newest end, deepest first. An entry is what
-//! one worker is predicted to hold of one run. All its blocks have the same history, because the table splits a run
+//! one worker is expected to hold of one run. All its blocks have the same history, because the table splits a run
 //! where histories differ.
 //!
 //! The order is that in which requests were sent, so it is the engine's order once the last of them runs. The blocks

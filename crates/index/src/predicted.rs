@@ -113,7 +113,7 @@ impl PredictionWriter<'_> {
         held
     }
 
-    /// Records that all blocks that are predicted held do exist. `path` has the runs along their chain.
+    /// Records that all blocks that count as held do exist. `path` has the runs along their chain.
     pub(crate) fn settle(&mut self, moment: Moment, predicted_blocks: PredictedBlocks) {
         let is_reported = self.worker.source == CacheSource::Reported;
         self.part();
@@ -241,7 +241,7 @@ impl PredictionWriter<'_> {
         }
     }
 
-    /// How many leading blocks this worker is predicted to hold, and when the last of them was used.
+    /// How many leading blocks this worker is expected to hold, and when the last of them was used.
     fn believed(&self) -> (usize, Stamp) {
         let (mut believed, mut before) = (0, 0);
         for segment in self.path.iter() {
