@@ -327,6 +327,15 @@ pub(crate) fn is_clients_fault(status: StatusCode) -> bool {
     status.is_client_error() && judge(status).is_none()
 }
 
+/// Whether an engine refuses this prompt rather than every one: 404 and 405 say that it lacks the path, 401 and 403 that the
+/// router lacks a key, 429 that it is busy.
+pub(crate) fn refuses_prompt(status: StatusCode) -> bool {
+    matches!(
+        status,
+        StatusCode::BAD_REQUEST | StatusCode::PAYLOAD_TOO_LARGE | StatusCode::UNPROCESSABLE_ENTITY
+    )
+}
+
 /// Whether a response with this status says that the worker does not have the path at all.
 pub(crate) fn lacks_path(status: StatusCode) -> bool {
     matches!(status, StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED | StatusCode::NOT_IMPLEMENTED)

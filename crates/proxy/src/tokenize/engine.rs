@@ -15,18 +15,21 @@ use maitre_dialect::engine::{self, EngineKind};
 use maitre_dialect::openai;
 use maitre_dispatch::PromptChain;
 use maitre_fleet::HealthState;
-use maitre_net::upstream::UpstreamRequest;
+use maitre_net::upstream::{Upstream, UpstreamRequest};
 use parking_lot::Mutex;
 use tokio::time::timeout;
 
 use super::{HashPlan, TokenIds};
 use crate::brain::SharedBrain;
 use crate::link::Link;
+use crate::refuse::refuses_prompt;
 use crate::upstreams::Upstreams;
 
 /// How long no engine of a model is asked after a failure; doubles each time.
 const PAUSE: Duration = Duration::from_secs(1);
 const PAUSE_MAX: Duration = Duration::from_secs(64);
+/// An engine that has tokenized a prompt so recently can tokenize: if it refuses another, that one is at fault.
+const PROVEN: Duration = Duration::from_secs(10);
 /// The largest response: ids of a prompt of a few hundred thousand tokens.
 const RESPONSE_BYTES_MAX: usize = 8 << 20;
 /// Prefix hashes that are remembered: 16 MiB at eight bytes each.
@@ -39,10 +42,54 @@ pub(crate) struct EngineTokenizers {
 
 #[derive(Default)]
 struct Memory {
-    /// By model: when its engines may be asked again, and how long the next pause is.
-    pauses: NumberMap<(Instant, Duration)>,
+    /// By model.
+    pauses: NumberMap<Pause>,
     prompts: RememberedPrompts,
     turn: usize,
+}
+
+/// When the engines of a model may be asked again.
+#[derive(Clone, Copy, Debug)]
+struct Pause {
+    until: Instant,
+    next: Duration,
+    answered_at: Option<Instant>,
+}
+
+/// What came of a question.
+#[derive(Debug, PartialEq)]
+enum Reply {
+    Tokens(Vec<u32>),
+    /// This prompt cannot be tokenized, or none can.
+    Refused,
+    /// No response in time, or one that is not understood.
+    None,
+}
+
+impl Default for Pause {
+    fn default() -> Pause {
+        Pause { until: Instant::ZERO, next: PAUSE, answered_at: None }
+    }
+}
+
+impl Pause {
+    fn is_over(&self, now: Instant) -> bool {
+        now >= self.until
+    }
+
+    /// Notes a reply to a question that was asked at `now`. One client's malformed chats must not keep the prompts of all others
+    /// from being tokenized.
+    fn see(&mut self, now: Instant, reply: &Reply) {
+        let is_proven = self.answered_at.is_some_and(|it| now.since(it) < PROVEN);
+        match reply {
+            Reply::Tokens(_) => *self = Pause { answered_at: Some(now), ..Pause::default() },
+            Reply::Refused if is_proven => {}
+            Reply::Refused | Reply::None => {
+                self.until = now + self.next;
+                self.next = (self.next * 2).min(PAUSE_MAX);
+            }
+        }
+    }
 }
 
 /// Two generations, as in `policy::pins`: entries that are used move to the young one.
@@ -104,29 +151,24 @@ impl EngineTokenizers {
             if let Some(prompt) = memory.prompts.get(key) {
                 return Some(prompt);
             }
-            if memory.pauses.get(&model).is_some_and(|(until, _)| now < *until) {
+            if memory.pauses.get(&model).is_some_and(|it| !it.is_over(now)) {
                 return None;
             }
         }
-        let tokens = match self.choose(brain, parsed.model.as_deref()) {
+        let reply = match self.choose(brain, parsed.model.as_deref()) {
             Chosen::Worker(link, kind) => {
                 let question = engine::question(kind, parsed)?;
-                timeout(limit, ask(upstreams, &link, question)).await.ok().flatten()
+                timeout(limit, ask(upstreams, &link, question)).await.unwrap_or(Reply::None)
             }
             // That is no failure: no pause follows.
             Chosen::NotYet => return None,
-            Chosen::None => None,
+            Chosen::None => Reply::None,
         };
+        self.memory.lock().pauses.entry(model).or_default().see(now, &reply);
+        let Reply::Tokens(tokens) = reply else { return None };
         // Hashed before the lock is taken, which all threads share: a long prompt takes milliseconds.
-        let prompt = tokens.map(|tokens| plan.hash_ids(&TokenIds { exact: tokens.len(), tokens }));
-        let mut memory = self.memory.lock();
-        let Some(prompt) = prompt else {
-            let pause = memory.pauses.get(&model).map_or(PAUSE, |it| it.1);
-            memory.pauses.insert(model, (now + pause, (pause * 2).min(PAUSE_MAX)));
-            return None;
-        };
-        memory.pauses.remove(&model);
-        memory.prompts.put(key, prompt.clone());
+        let prompt = plan.hash_ids(&TokenIds { exact: tokens.len(), tokens });
+        self.memory.lock().prompts.put(key, prompt.clone());
         Some(prompt)
     }
 
@@ -171,24 +213,37 @@ enum Chosen {
     None,
 }
 
-async fn ask(upstreams: &Upstreams, link: &Link, question: String) -> Option<Vec<u32>> {
-    let mut upstream = match upstreams.take(link) {
-        Some(upstream) => upstream,
-        None => {
-            let timeout = upstreams.settings.load().timeouts.connect;
-            upstreams.open(link, timeout).await.ok()?
-        }
-    };
+async fn ask(upstreams: &Upstreams, link: &Link, question: String) -> Reply {
+    let question = Bytes::from(question);
+    // An idle connection may close just as it is used.
+    if let Some(upstream) = upstreams.take(link)
+        && let Some(reply) = ask_on(upstream, (upstreams, link), question.clone()).await
+    {
+        return reply;
+    }
+    let limit = upstreams.settings.load().timeouts.connect;
+    match upstreams.open(link, limit).await {
+        Ok(upstream) => ask_on(upstream, (upstreams, link), question).await.unwrap_or(Reply::None),
+        Err(_) => Reply::None,
+    }
+}
+
+/// None if the connection broke.
+async fn ask_on(
+    mut upstream: Upstream,
+    (upstreams, link): (&Upstreams, &Link),
+    question: Bytes,
+) -> Option<Reply> {
     let key = upstreams.settings.load().worker_key.clone();
-    let (host, question) = (link.address.header(), Bytes::from(question));
-    let request = UpstreamRequest::post(engine::TOKENIZE, host, key.as_ref(), question);
+    let request = UpstreamRequest::post(engine::TOKENIZE, link.address.header(), key.as_ref(), question);
     let head = upstream.send(request).await.ok()?;
     let body = upstream.read_all(RESPONSE_BYTES_MAX).await.ok()?;
     upstreams.put(link, upstream);
-    if !head.status.is_success() {
-        return None;
-    }
-    engine::answer(&body)
+    Some(match head.status.is_success() {
+        true => engine::answer(&body).map_or(Reply::None, Reply::Tokens),
+        false if refuses_prompt(head.status) => Reply::Refused,
+        false => Reply::None,
+    })
 }
 
 #[cfg(test)]
@@ -196,6 +251,30 @@ mod tests {
     use super::*;
     use maitre_index::PrefixHash;
     use maitre_index::prefix::Unit;
+
+    #[test]
+    fn a_refused_prompt_stops_others_only_if_none_has_been_tokenized_lately() {
+        let at = |seconds: u64| Instant::from_millis(1_000 * seconds);
+        let mut pause = Pause::default();
+        pause.see(at(1), &Reply::Refused);
+        assert_eq!(
+            (pause.is_over(at(1)), pause.is_over(at(2))),
+            (false, true),
+            "no engine has tokenized before"
+        );
+        pause.see(at(2), &Reply::None);
+        assert_eq!((pause.is_over(at(3)), pause.is_over(at(4))), (false, true), "twice as long");
+        pause.see(at(4), &Reply::Tokens(vec![1]));
+        for second in 5..14 {
+            pause.see(at(second), &Reply::Refused);
+            assert!(pause.is_over(at(second)), "second {second}");
+        }
+        pause.see(at(14), &Reply::Refused);
+        assert_eq!((pause.is_over(at(14)), pause.is_over(at(15))), (false, true));
+        pause.see(at(15), &Reply::Tokens(vec![1]));
+        pause.see(at(16), &Reply::None);
+        assert!(!pause.is_over(at(16)), "an engine that does not answer is no matter of the prompt");
+    }
 
     #[test]
     fn memory_is_bounded_and_keeps_used_entries() {
