@@ -4,6 +4,7 @@
 use maitre_base::Tokens;
 use maitre_dispatch::Brain;
 use maitre_index::feed::{Counts, Trust};
+use parking_lot::RwLock;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
@@ -13,9 +14,14 @@ use super::{ByWorker, Float};
 
 type Two = [(&'static str, String); 2];
 
+/// Counters of prompts that are found without their labels: as many as a few models need.
+const READ_AT_HAND_MAX: usize = 16;
+
 pub(crate) struct Caches {
     trusts: Family<Two, Gauge>,
     read: Family<Two, Counter>,
+    /// Some of them, by model and level: to find one by its labels takes 1,600 instructions.
+    read_at_hand: RwLock<Vec<(String, &'static str, Counter)>>,
     prompt_tokens: Counter,
     cached_tokens: Counter,
     expected_tokens: Counter,
@@ -43,7 +49,17 @@ impl Caches {
         let index_bytes = Gauge::default();
         registry.register("index_bytes", "Memory of the cache index", index_bytes.clone());
         let feeds = Feeds::new(registry);
-        Caches { trusts, read, prompt_tokens, cached_tokens, expected_tokens, index_bytes, feeds }
+        let read_at_hand = RwLock::default();
+        Caches {
+            trusts,
+            read,
+            read_at_hand,
+            prompt_tokens,
+            cached_tokens,
+            expected_tokens,
+            index_bytes,
+            feeds,
+        }
     }
 
     /// Sets the gauges that are read from the brain.
@@ -61,8 +77,19 @@ impl Caches {
 
     /// A prompt of `model` was tokenized; `level` says how.
     pub(crate) fn tokenized(&self, model: &str, level: &'static str) {
+        let at_hand = self.read_at_hand.read();
+        if let Some((_, _, counter)) = at_hand.iter().find(|it| it.0 == model && it.1 == level) {
+            counter.inc();
+            return;
+        }
+        drop(at_hand);
         let labels = [("model", model.to_owned()), ("level", level.to_owned())];
-        self.read.get_or_create(&labels).inc();
+        let counter = self.read.get_or_create(&labels).clone();
+        counter.inc();
+        let mut at_hand = self.read_at_hand.write();
+        if at_hand.len() < READ_AT_HAND_MAX {
+            at_hand.push((model.to_owned(), level, counter));
+        }
     }
 
     /// The prompt and cached tokens that a response reports, and the cached tokens that we expected.
@@ -133,5 +160,26 @@ impl Feeds {
         for (family, then, now) in rows {
             family.get_or_create(&[("worker", worker.to_owned())]).inc_by(now - then);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn prompts_are_counted_by_model_and_level_however_many_there_are() {
+        let mut registry = Registry::default();
+        let caches = Caches::new(&mut registry);
+        let models: Vec<String> = (0..2 * READ_AT_HAND_MAX).map(|it| format!("m{it}")).collect();
+        for _ in 0..3 {
+            models.iter().for_each(|it| caches.tokenized(it, "exact"));
+        }
+        caches.tokenized("m0", "words");
+        let count = |model: &str, level: &str| {
+            caches.read.get_or_create(&[("model", model.to_owned()), ("level", level.to_owned())]).get()
+        };
+        assert!(models.iter().all(|it| count(it, "exact") == 3));
+        assert_eq!((count("m0", "words"), count("m1", "words")), (1, 0));
     }
 }
