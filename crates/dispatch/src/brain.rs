@@ -250,7 +250,10 @@ impl Brain {
         self.parts.swap(scratch);
         scratch.survey.forget_prepared();
         self.parts.may_write_later = false;
-        scratch.unwritten = self.parts.unwritten.take();
+        // Most events leave nothing to be written, and moving nothing costs as much as moving a record.
+        if self.parts.unwritten.is_some() {
+            scratch.unwritten = self.parts.unwritten.take();
+        }
         if let (Some(writer), Some(unwritten)) = (&scratch.writer, &scratch.unwritten) {
             writer.announce(unwritten);
         }
@@ -430,7 +433,14 @@ pub struct Scratch {
 
 impl Scratch {
     /// Does what `Brain::decide` has left to be done outside any lock that it needed: the rest of the record.
+    #[inline]
     pub fn finish(&mut self) {
+        if self.unwritten.is_some() {
+            self.write_record();
+        }
+    }
+
+    fn write_record(&mut self) {
         if let (Some(unwritten), Some(writer)) = (self.unwritten.take(), &self.writer) {
             writer.write(unwritten, &self.survey);
         }
