@@ -293,10 +293,14 @@ impl SharedBrain {
     /// Applies an event. Returns the decision, if the event asked for one; other requests that it decided about are
     /// notified.
     pub(crate) fn on(&self, event: Event<'_>) -> Decision {
+        self.on_at(self.now(), event)
+    }
+
+    /// The same for an event of this moment.
+    pub(crate) fn on_at(&self, now: Instant, event: Event<'_>) -> Decision {
         #[cfg(test)]
         let Some(event) = crate::planted::bend(event) else { return Decision::Nothing };
         let locked = SCRATCH.with_borrow_mut(|scratch| {
-            let now = self.now();
             if let Event::Arrived(arrival) = &event {
                 scratch.prepare(&self.cache, now, arrival);
             }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use maitre_base::Instant;
 use maitre_net::address::Address;
 use maitre_net::connect::ConnectError;
 use maitre_net::pool::UpstreamPool;
@@ -47,7 +48,12 @@ impl Upstreams {
 
     /// Keeps a connection for the next request, if it can be reused.
     pub(crate) fn put(&self, link: &Link, upstream: Upstream) {
-        self.pool.put(self.clock.now(), link.serial, upstream);
+        self.put_at(self.clock.now(), link, upstream);
+    }
+
+    /// The same at this moment.
+    pub(crate) fn put_at(&self, now: Instant, link: &Link, upstream: Upstream) {
+        self.pool.put(now, link.serial, upstream);
     }
 
     /// Closes connections that have been idle for too long.

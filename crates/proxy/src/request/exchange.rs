@@ -68,13 +68,13 @@ impl From<Failure> for NoResponse {
 /// The end of an exchange without a response.
 struct Broken {
     failure: Failure,
-    /// The worker may not have read the request.
-    may_be_unread: bool,
+    /// When the request was sent, if the worker may not have read it.
+    unread_since: Option<Instant>,
 }
 
 impl From<Failure> for Broken {
     fn from(failure: Failure) -> Broken {
-        Broken { failure, may_be_unread: false }
+        Broken { failure, unread_since: None }
     }
 }
 
@@ -124,11 +124,10 @@ pub(super) async fn send(
         let upstream = open(upstreams, &link, placement.deadline).await?;
         return exchange(upstreams, outbound, link, placement, upstream).await;
     };
-    let sent = upstreams.clock.now();
-    let may_resend = upstreams.settings.load().brain.failovers_max > 0;
+    let may_resend = || upstreams.settings.load().brain.failovers_max > 0;
     match try_exchange(upstreams, outbound, link.clone(), placement, upstream).await {
-        Err(Broken { failure: Failure::Broke, may_be_unread: true })
-            if may_resend && upstreams.clock.now().since(sent) < CLOSED_WHILE_IDLE => {}
+        Err(Broken { failure: Failure::Broke, unread_since: Some(sent) })
+            if upstreams.clock.now().since(sent) < CLOSED_WHILE_IDLE && may_resend() => {}
         outcome => return outcome.map_err(|it| it.failure),
     }
     // Once more, on a new connection. If that cannot be opened, the worker broke under the request: it must not count
@@ -222,8 +221,10 @@ async fn try_exchange(
     let LegRequest { request, form } = request;
     let head = within(limit.left, upstream.send(request)).await;
     let head = head.map_err(|_| timed_out(limit))?;
-    let head =
-        head.map_err(|error| Broken { failure: broke(&link, &error), may_be_unread: error.may_be_unread() })?;
+    let head = head.map_err(|error| Broken {
+        failure: broke(&link, &error),
+        unread_since: error.may_be_unread().then_some(sent),
+    })?;
     let own_id = leg.request_id();
     let sent_id = own_id.as_ref().or(arrived.headers.get(&REQUEST_ID));
     if !upstream.may_be_response(sent_id, head.headers.get(&REQUEST_ID)) {

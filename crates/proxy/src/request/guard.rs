@@ -435,12 +435,12 @@ impl RequestGuard {
             self.lane.counts.add_answer_tokens(1);
         }
         if std::mem::take(&mut response.is_resuming) {
-            self.report_first_token();
+            self.report_first_token(now);
             return;
         }
         let pieces = response.pieces();
         if reports_progress(pieces) {
-            self.lane.state.brain.on(Event::Streamed { request, pieces });
+            self.lane.state.brain.on_at(now, Event::Streamed { request, pieces });
         }
     }
 
@@ -449,10 +449,10 @@ impl RequestGuard {
         self.response.last_chunk = now;
     }
 
-    fn report_first_token(&self) {
+    fn report_first_token(&self, now: Instant) {
         if let Some(placement) = self.scheduled.as_ref().and_then(Scheduled::placement) {
             let first = Event::FirstToken { request: self.number, worker: placement.worker };
-            self.lane.state.brain.on(first);
+            self.lane.state.brain.on_at(now, first);
         }
     }
 
@@ -470,7 +470,7 @@ impl RequestGuard {
             self.response.prompt_counted = count;
             self.lane.counts.add_prompt_tokens(count);
         }
-        self.report_first_token();
+        self.report_first_token(now);
     }
 
     fn stop_awaiting(&mut self) {

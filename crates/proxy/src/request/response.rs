@@ -19,6 +19,7 @@ use bytes::Bytes;
 use http::Response;
 use http::header::{CONTENT_LENGTH, HeaderMap, HeaderValue};
 use http_body::{Body, Frame, SizeHint};
+use maitre_base::Instant;
 use maitre_dialect::continuation::Flow;
 use maitre_dialect::failure::Failure;
 use maitre_dialect::sse::Tracker;
@@ -203,12 +204,17 @@ impl ResponseStream {
         self.reader.feed(&mut self.guard, &self.link, chunk);
         // A stream that was cut off is left for the next poll, which reports it.
         if self.upstream.as_mut().is_some_and(Upstream::is_complete) && !self.is_cut_off() {
-            self.finish();
+            // Its last bytes have just been heard.
+            self.finish_at(self.reader.heard);
         }
     }
 
     /// The worker has sent everything.
     fn finish(&mut self) {
+        self.finish_at(self.guard.lane.state.clock.now());
+    }
+
+    fn finish_at(&mut self, now: Instant) {
         let Some(upstream) = self.upstream.take() else { return };
         self.guard.used(self.reader.take_usage());
         if let (Some(it), Some(route)) = (&self.continuation, self.guard.route())
@@ -217,7 +223,7 @@ impl ResponseStream {
             self.link.note_token_ids(route, TokenIdReply::Sent);
         }
         self.ends_as(self.reader.outcome_at_end());
-        self.guard.lane.upstreams.put(&self.link, upstream);
+        self.guard.lane.upstreams.put_at(now, &self.link, upstream);
     }
 
     /// How the request ends.

@@ -20,9 +20,9 @@ impl Drop for RequestGuard {
         if self.response.outcome == RequestOutcome::Gone && self.busy.is_stalled() {
             self.response.outcome = RequestOutcome::ClientStalled;
         }
-        self.report_to_brain();
-        self.count_tokens();
         let now = self.lane.state.clock.now();
+        self.report_to_brain(now);
+        self.count_tokens();
         if let Some(scheduled) = &mut self.scheduled {
             scheduled.leave_queue(now);
         }
@@ -34,7 +34,7 @@ impl Drop for RequestGuard {
 }
 
 impl RequestGuard {
-    fn report_to_brain(&self) {
+    fn report_to_brain(&self, now: Instant) {
         let (request, response) = (self.number, &self.response);
         if !self.scheduled.as_ref().is_some_and(|it| it.is_open) {
             return;
@@ -44,12 +44,13 @@ impl RequestGuard {
             cached: it.cached_tokens,
             answer: it.completion_tokens,
         });
-        self.lane.state.brain.on(match response.outcome {
+        let ended = match response.outcome {
             RequestOutcome::Answered => Event::Finished { request, counted, pieces: response.pieces() },
             RequestOutcome::Declined(_) => Event::Declined { request },
             RequestOutcome::Broke | RequestOutcome::Stalled => Event::BrokeOff { request },
             _ => Event::Left { request },
-        });
+        };
+        self.lane.state.brain.on_at(now, ended);
     }
 
     /// The prompt tokens that the engine found in its cache, against those that we expected.
