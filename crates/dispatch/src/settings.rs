@@ -107,6 +107,11 @@ impl BrainSettings {
         needs_of(self.in_charge().chain(self.shadows.iter().copied()))
     }
 
+    /// Whether anything reads the prompt of any request.
+    pub fn reads_prompts(&self) -> bool {
+        self.reads_all || self.needs().cache
+    }
+
     /// What any of the strategies in charge needs, without the shadows.
     pub(crate) fn needs_in_charge(&self) -> Needs {
         needs_of(self.in_charge())

@@ -21,7 +21,7 @@ use maitre_base::{HandoffStyle, Instant, RequestId, Role, WorkerId};
 use maitre_dispatch::cache::stores::StoreId;
 use maitre_dispatch::observer::decision;
 use maitre_dispatch::peers::Outbox;
-use maitre_dispatch::{Arrival, Brain, BrainSettings, CacheIndex, Effect, Event, Refusal, Scratch};
+use maitre_dispatch::{Arrival, Brain, BrainSettings, CacheIndex, Effect, Event, ReadPlan, Refusal, Scratch};
 use maitre_fleet::{HealthChange, HealthState};
 use maitre_net::worker_url::WorkerUrl;
 use parking_lot::{Mutex, MutexGuard, RwLock};
@@ -275,6 +275,11 @@ impl SharedBrain {
         let brain = &mut self.locked.lock().brain;
         brain.collect_records(now);
         read(brain)
+    }
+
+    /// How to name the prompt of a request for this model; none if nothing uses it.
+    pub(crate) fn plan(&self, model: Option<&str>) -> Option<ReadPlan> {
+        self.lock().brain.plan(model)
     }
 
     /// Waits until the condition holds.

@@ -171,7 +171,7 @@ impl Tokenizer {
         route: Option<Route>,
         parsed: &openai::Request<'_>,
     ) -> TokenizedPrompt {
-        let plan = self.brain.read(|brain| brain.plan(parsed.model.as_deref()));
+        let plan = self.brain.plan(parsed.model.as_deref());
         let Some(plan) = plan.filter(|_| route.is_some_and(Route::decodes)) else {
             return TokenizedPrompt::unread(parsed);
         };

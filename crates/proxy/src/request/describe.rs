@@ -108,6 +108,8 @@ async fn describe_here(
     let tokenized = match is_refused {
         // The brain refuses it, and counts it as refused.
         true => TokenizedPrompt::unread(body),
+        // Without asking the brain, which would take its lock.
+        false if !settings.brain.reads_prompts() => TokenizedPrompt::unread(body),
         false => state.tokenizer.tokenize(&lane.upstreams, arrived.route(), body).await,
     };
     let (coverage, may_split) = match arrived.is_carried() {
