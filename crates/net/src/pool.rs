@@ -14,8 +14,9 @@ use crate::upstream::Upstream;
 
 pub struct UpstreamPool {
     /// By worker. The most recently used connection is last and is taken first, so the others age out. Lists of workers
-    /// that left empty themselves the same way.
-    idle: Mutex<NumberMap<Vec<Upstream>>>,
+    /// that left empty themselves the same way. Boxed for as long as they are open: a request moves its connection a dozen times.
+    #[expect(clippy::vec_box, reason = "a connection is moved out of its list for each request")]
+    idle: Mutex<NumberMap<Vec<Box<Upstream>>>>,
     idle_per_worker: usize,
 }
 
@@ -25,7 +26,7 @@ impl UpstreamPool {
     }
 
     /// An idle connection that is still open. Drops those that the worker has closed.
-    pub fn take(&self, key: u64) -> Option<Upstream> {
+    pub fn take(&self, key: u64) -> Option<Box<Upstream>> {
         let mut idle = self.idle.lock();
         let connections = idle.get_mut(&key)?;
         std::iter::from_fn(|| connections.pop()).find_map(|mut it| it.is_reusable().then_some(it))
@@ -33,7 +34,7 @@ impl UpstreamPool {
 
     /// Keeps a connection for the next request, if its response is done and the worker's list is not full. `take`
     /// looks at what arrives from now on.
-    pub fn put(&self, now: Instant, key: u64, mut upstream: Upstream) {
+    pub fn put(&self, now: Instant, key: u64, mut upstream: Box<Upstream>) {
         if !upstream.is_done() {
             return;
         }

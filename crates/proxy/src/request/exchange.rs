@@ -30,7 +30,7 @@ pub(super) struct StartedResponse {
     pub(super) placement: Placement,
     pub(super) form: LegForm,
     pub(super) link: Arc<Link>,
-    pub(super) upstream: Upstream,
+    pub(super) upstream: Box<Upstream>,
     pub(super) sent: Instant,
     pub(super) head: ResponseHead,
     /// None: the response has no body.
@@ -143,7 +143,7 @@ pub(super) async fn open(
     upstreams: &Upstreams,
     link: &Link,
     deadline: Option<Instant>,
-) -> Result<Upstream, Failure> {
+) -> Result<Box<Upstream>, Failure> {
     let limit = TimeLimit::until(deadline, upstreams.clock.now(), upstreams.settings.load().timeouts.connect);
     upstreams.open(link, limit.left).await.map_err(|error| {
         debug!(worker = link.url, %error, "cannot connect");
@@ -194,7 +194,7 @@ pub(super) async fn exchange(
     outbound: Outbound<'_>,
     link: Arc<Link>,
     placement: Placement,
-    upstream: Upstream,
+    upstream: Box<Upstream>,
 ) -> Result<Box<StartedResponse>, Failure> {
     try_exchange(upstreams, outbound, link, placement, upstream).await.map_err(|it| it.failure)
 }
@@ -204,7 +204,7 @@ async fn try_exchange(
     Outbound { arrived, rewrite, leg }: Outbound<'_>,
     link: Arc<Link>,
     placement: Placement,
-    mut upstream: Upstream,
+    mut upstream: Box<Upstream>,
 ) -> Result<Box<StartedResponse>, Broken> {
     let timeouts = upstreams.settings.load().timeouts;
     let timed_out = |limit: TimeLimit| {

@@ -51,7 +51,7 @@ pub(crate) struct ResponseStream {
     guard: Box<RequestGuard>,
     link: Arc<Link>,
     /// None once the response has ended.
-    upstream: Option<Upstream>,
+    upstream: Option<Box<Upstream>>,
     /// Counted, and not yet given to the client: the first chunk, or the rest of a long one.
     ready: Option<Bytes>,
     reader: ResponseReader,
@@ -203,7 +203,7 @@ impl ResponseStream {
     fn count(&mut self, chunk: &Bytes) {
         self.reader.feed(&mut self.guard, &self.link, chunk);
         // A stream that was cut off is left for the next poll, which reports it.
-        if self.upstream.as_mut().is_some_and(Upstream::is_complete) && !self.is_cut_off() {
+        if self.upstream.as_mut().is_some_and(|it| it.is_complete()) && !self.is_cut_off() {
             // Its last bytes have just been heard.
             self.finish_at(self.reader.heard);
         }
@@ -447,7 +447,7 @@ impl Body for ResponseBody {
             ResponseBody::Continuing(_) => SizeHint::new(),
             ResponseBody::Stream(stream) => {
                 let held = stream.ready.as_ref().map_or(0, |it| it.len() as u64);
-                let left = stream.upstream.as_ref().map_or(Some(0), Upstream::bytes_left);
+                let left = stream.upstream.as_ref().map_or(Some(0), |it| it.bytes_left());
                 left.map_or_else(SizeHint::new, |left| SizeHint::with_exact(left + held))
             }
         }

@@ -15,7 +15,7 @@ use maitre_dialect::engine::{self, EngineKind};
 use maitre_dialect::openai;
 use maitre_dispatch::PromptChain;
 use maitre_fleet::HealthState;
-use maitre_net::upstream::{Upstream, UpstreamRequest};
+use maitre_net::upstream::UpstreamRequest;
 use parking_lot::Mutex;
 use tokio::time::timeout;
 
@@ -214,36 +214,16 @@ enum Chosen {
 }
 
 async fn ask(upstreams: &Upstreams, link: &Link, question: String) -> Reply {
-    let question = Bytes::from(question);
-    // An idle connection may close just as it is used.
-    if let Some(upstream) = upstreams.take(link)
-        && let Some(reply) = ask_on(upstream, (upstreams, link), question.clone()).await
-    {
-        return reply;
-    }
-    let limit = upstreams.settings.load().timeouts.connect;
-    match upstreams.open(link, limit).await {
-        Ok(upstream) => ask_on(upstream, (upstreams, link), question).await.unwrap_or(Reply::None),
-        Err(_) => Reply::None,
-    }
-}
-
-/// None if the connection broke.
-async fn ask_on(
-    mut upstream: Upstream,
-    (upstreams, link): (&Upstreams, &Link),
-    question: Bytes,
-) -> Option<Reply> {
+    let (question, host) = (Bytes::from(question), link.address.header());
     let key = upstreams.settings.load().worker_key.clone();
-    let request = UpstreamRequest::post(engine::TOKENIZE, link.address.header(), key.as_ref(), question);
-    let head = upstream.send(request).await.ok()?;
-    let body = upstream.read_all(RESPONSE_BYTES_MAX).await.ok()?;
-    upstreams.put(link, upstream);
-    Some(match head.status.is_success() {
-        true => engine::answer(&body).map_or(Reply::None, Reply::Tokens),
-        false if refuses_prompt(head.status) => Reply::Refused,
-        false => Reply::None,
-    })
+    let request = || UpstreamRequest::post(engine::TOKENIZE, host, key.as_ref(), question.clone());
+    match upstreams.ask(link, request, RESPONSE_BYTES_MAX).await {
+        Some((status, body)) if status.is_success() => {
+            engine::answer(&body).map_or(Reply::None, Reply::Tokens)
+        }
+        Some((status, _)) if refuses_prompt(status) => Reply::Refused,
+        _ => Reply::None,
+    }
 }
 
 #[cfg(test)]

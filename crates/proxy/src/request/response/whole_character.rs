@@ -14,7 +14,7 @@ use http::uri::PathAndQuery;
 use maitre_dialect::continuation::ContinuableStream;
 use maitre_dialect::engine::{DETOKENIZE, EngineKind, ends_within_character, text_question};
 use maitre_dispatch::Failure;
-use maitre_net::upstream::{Upstream, UpstreamRequest};
+use maitre_net::upstream::UpstreamRequest;
 use tokio::time::timeout;
 
 use super::super::arrive::Arrived;
@@ -63,31 +63,11 @@ async fn half_tokens(
     None
 }
 
-/// Asks on an idle connection, and if that has ended on a new one.
-async fn ask(upstreams: &Upstreams, arrived: &Arrived, link: &Arc<Link>, question: String) -> Option<Bytes> {
+/// Asks with the client's headers, which may have the key that the worker wants.
+async fn ask(upstreams: &Upstreams, arrived: &Arrived, link: &Link, question: String) -> Option<Bytes> {
     let question = Bytes::from(question);
-    if let Some(idle) = upstreams.take(link)
-        && let Some(answer) = exchange(upstreams, arrived, (link, idle), question.clone()).await
-    {
-        return answer;
-    }
-    let connect = upstreams.settings.load().timeouts.connect;
-    let upstream = upstreams.open(link, connect).await.ok()?;
-    exchange(upstreams, arrived, (link, upstream), question).await?
-}
-
-/// Asks with the client's headers, which may have the key that the worker wants. None: there is no answer.
-async fn exchange(
-    upstreams: &Upstreams,
-    arrived: &Arrived,
-    (link, mut upstream): (&Arc<Link>, Upstream),
-    question: Bytes,
-) -> Option<Option<Bytes>> {
-    let target = PathAndQuery::from_static(DETOKENIZE);
-    let host = link.address.header();
-    let request = UpstreamRequest::new(&Method::POST, &target, host, &arrived.headers, question);
-    let head = upstream.send(request).await.ok()?;
-    let answer = upstream.read_all(ANSWER_BYTES_MAX).await.ok()?;
-    upstreams.put(link, upstream);
-    Some(head.status.is_success().then_some(answer))
+    let (target, host) = (PathAndQuery::from_static(DETOKENIZE), link.address.header());
+    let request = || UpstreamRequest::new(&Method::POST, &target, host, &arrived.headers, question.clone());
+    let (status, answer) = upstreams.ask(link, request, ANSWER_BYTES_MAX).await?;
+    status.is_success().then_some(answer)
 }
