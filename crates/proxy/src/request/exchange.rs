@@ -226,8 +226,10 @@ async fn try_exchange(
         unread_since: error.may_be_unread().then_some(sent),
     })?;
     let own_id = leg.request_id();
-    let sent_id = own_id.as_ref().or(arrived.headers.get(&REQUEST_ID));
-    if !upstream.may_be_response(sent_id, head.headers.get(&REQUEST_ID)) {
+    let named = head.headers.get(&REQUEST_ID);
+    // Most workers name none, and then ours need not be looked up.
+    let sent_id = named.and_then(|_| own_id.as_ref().or_else(|| arrived.headers.get(&REQUEST_ID)));
+    if !upstream.may_be_response(sent_id, named) {
         return Err(broke(&link, &UpstreamError::NotHttp("the response to another request")).into());
     }
     let responded = upstreams.clock.now();
