@@ -218,19 +218,19 @@ impl Worker {
 
     /// Its last reported load, if that is not stale.
     #[inline]
-    pub fn fresh(&self, now: Instant) -> Option<EngineLoad> {
-        self.report.filter(|it| !it.is_stale(now)).map(|it| it.load)
+    pub fn fresh(&self, now: Instant) -> Option<&EngineLoad> {
+        self.report.as_ref().filter(|it| !it.is_stale(now)).map(|it| &it.load)
     }
 
     /// Requests in flight there, including those that no router has reported.
     pub fn requests(&self, now: Instant) -> u32 {
-        self.promised_by_all().work.requests.saturating_add(self.foreign(now))
+        self.promised_by_all().work.requests.saturating_add(self.foreign(self.fresh(now)))
     }
 
-    /// Requests there that no router has reported, if its report is not stale.
+    /// Requests there that no router has reported, if its report is `fresh`.
     #[inline]
-    pub(crate) fn foreign(&self, now: Instant) -> u32 {
-        self.fresh(now).map_or(0, |_| self.foreign[0].min(self.foreign[1]))
+    pub(crate) fn foreign(&self, fresh: Option<&EngineLoad>) -> u32 {
+        fresh.map_or(0, |_| self.foreign[0].min(self.foreign[1]))
     }
 
     /// Tokens that fit its KV cache, if it ever reported so: that does not change while it runs.
@@ -244,8 +244,13 @@ impl Worker {
     /// KV tokens that running requests hold and queued ones will hold. It follows the engine's report if there is
     /// one, plus what routers have sent that the engine has not admitted.
     #[inline]
-    pub(crate) fn pinned(&self, now: Instant, capacity: Tokens, promised: &PromisedWork) -> Tokens {
-        let Some(load) = self.fresh(now) else { return promised.context };
+    pub(crate) fn pinned(
+        &self,
+        fresh: Option<&EngineLoad>,
+        capacity: Tokens,
+        promised: &PromisedWork,
+    ) -> Tokens {
+        let Some(load) = fresh else { return promised.context };
         let Some(usage) = load.kv_usage else { return promised.context };
         let used = usage * capacity.0 as f64;
         let answers = promised.decode.0.saturating_mul(u64::from(promised.prefilling))
@@ -259,9 +264,14 @@ impl Worker {
     /// KV tokens in use now: the engine's last report, corrected by what routers sent and finished since. Tokens
     /// still to be decoded do not count.
     #[inline]
-    pub(crate) fn used(&self, now: Instant, capacity: Tokens, promised: &PromisedWork) -> Tokens {
+    pub(crate) fn used(
+        &self,
+        fresh: Option<&EngineLoad>,
+        capacity: Tokens,
+        promised: &PromisedWork,
+    ) -> Tokens {
         let context = promised.context - promised.decode;
-        let Some(usage) = self.fresh(now).and_then(|it| it.kv_usage) else { return context };
+        let Some(usage) = fresh.and_then(|it| it.kv_usage) else { return context };
         let (then, to_prefill) = self.promised_then;
         let reported = Tokens((usage * capacity.0 as f64) as u64) + to_prefill;
         (reported + promised.context) - then

@@ -146,12 +146,13 @@ impl Fleet {
         let backlog = worker.promised_by_all();
         let promised = backlog.work;
         let capacity = worker.capacity();
+        let fresh = worker.fresh(now);
         WorkerSnapshot {
             worker: worker.id,
             key: worker.key,
             promised,
             ours: (worker.promised.work.requests, worker.promised.work.prefill.tokens),
-            requests: promised.requests.saturating_add(worker.foreign(now)),
+            requests: promised.requests.saturating_add(worker.foreign(fresh)),
             others: worker.others,
             share: self.ramp(now, worker, promised.requests) * worker.weight,
             knee: worker.knee,
@@ -164,10 +165,10 @@ impl Fleet {
             wait_seconds: backlog.wait_seconds(now, &worker.rates.prefill)
                 + worker.silence(now).as_secs_f64(),
             room: capacity
-                .map(|capacity| KvRoom { capacity, pinned: worker.pinned(now, capacity, &promised) }),
+                .map(|capacity| KvRoom { capacity, pinned: worker.pinned(fresh, capacity, &promised) }),
             idle: now.since(worker.began),
-            used: capacity.map_or(Tokens::ZERO, |it| worker.used(now, it, &promised)),
-            reported: worker.fresh(now).map_or_else(FreshLoad::default, |it| FreshLoad {
+            used: capacity.map_or(Tokens::ZERO, |it| worker.used(fresh, it, &promised)),
+            reported: fresh.map_or_else(FreshLoad::default, |it| FreshLoad {
                 waiting: it.waiting,
                 kv_usage: it.kv_usage,
             }),
