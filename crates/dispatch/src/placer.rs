@@ -118,7 +118,12 @@ impl Admission {
 
     /// Whether this worker may have more work.
     pub(crate) fn is_open(&self, snapshot: &WorkerSnapshot) -> bool {
-        Knee { limits: self.limits(snapshot), caps: self.caps, routers: self.routers }.is_above(snapshot)
+        self.is_within(self.limits(snapshot), snapshot)
+    }
+
+    /// The same for a worker whose limits are known.
+    pub(crate) fn is_within(&self, limits: WorkerLimits, snapshot: &WorkerSnapshot) -> bool {
+        Knee { limits, caps: self.caps, routers: self.routers }.is_above(snapshot)
     }
 }
 

@@ -165,7 +165,8 @@ impl Survey {
             let is_apart = admission.yields && is_long;
             let disturbs = is_long && delays(snapshot) || is_apart && are_enough && !has_long(snapshot);
             // Without classes above, the engine decides about memory: it knows it better.
-            let is_busy = !admission.is_open(snapshot) || admission.yields && !has_memory(snapshot, &promise);
+            let is_busy =
+                !admission.is_within(limits, snapshot) || admission.yields && !has_memory(snapshot, &promise);
             let is_trusted = is_learned && snapshot.idle < RATES_TRUSTED;
             let is_idle = snapshot.promised.requests == 0;
             let is_late = |it: Instant| {
