@@ -46,6 +46,7 @@ impl Default for WakeGate {
 
 impl WakeGate {
     /// The context to poll with, if the waker has fired since the last call.
+    #[inline]
     pub fn pass(&mut self, cx: &Context<'_>) -> Option<Context<'_>> {
         // Store the task first: a wake between this and the check then reaches it.
         if !self.task.will_wake(cx.waker()) {

@@ -93,6 +93,8 @@ impl BodyReader {
             BodyReader::Length { left } => Ok(take(left, buffer)),
             BodyReader::UntilClose if buffer.is_empty() => Ok(Piece::More),
             BodyReader::UntilClose => Ok(Piece::Data(buffer.split().freeze())),
+            // Where a stream stands between two of its chunks.
+            BodyReader::Chunked(Chunk::Size) if buffer.is_empty() => Ok(Piece::More),
             BodyReader::Chunked(chunk) => {
                 chunk.frame(buffer)?;
                 match chunk {
@@ -136,6 +138,10 @@ impl Chunk {
     /// The next position; none if there is data, nothing more to come, or too little in the buffer.
     fn step(&self, buffer: &mut BytesMut) -> Result<Option<Chunk>, Malformed> {
         Ok(match *self {
+            Chunk::Data { left: 0 } if buffer.starts_with(LINE_BREAK) => {
+                buffer.advance(LINE_BREAK.len());
+                Some(Chunk::Size)
+            }
             Chunk::Data { left: 0 } => Some(Chunk::Break),
             Chunk::Data { .. } | Chunk::End => None,
             Chunk::Broken(why) => return Err(why),
