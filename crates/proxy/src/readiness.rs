@@ -10,6 +10,7 @@ use maitre_dispatch::Brain;
 
 use crate::headers;
 use crate::refuse::{Health, plain};
+use crate::settings::RouterSettings;
 use crate::state::RouterState;
 
 /// Whether the router takes requests: the one answer for probes, the page and the admin API.
@@ -56,10 +57,13 @@ pub(crate) fn readiness(router: &RouterState) -> Response<Bytes> {
 
 /// The answer to a probe on the listener for clients. None if it is no probe, or if the operator forwards this path to
 /// workers.
-pub(crate) fn probe<B>(router: &RouterState, request: &Request<B>) -> Option<Response<Bytes>> {
+pub(crate) fn probe<B>(
+    router: &RouterState,
+    settings: &RouterSettings,
+    request: &Request<B>,
+) -> Option<Response<Bytes>> {
     let (method, path) = (request.method(), request.uri().path());
     let is_read = matches!(*method, Method::GET | Method::HEAD);
-    let settings = router.settings.load();
     let answer = match path {
         "/health" if is_read => readiness,
         // AWS SageMaker's probe; vLLM and SGLang answer it to both methods.

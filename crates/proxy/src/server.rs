@@ -272,8 +272,9 @@ impl<B> Opened<B> {
         bodies: &Arc<ConnectionBodies>,
         mut request: Request<B>,
     ) -> Opened<B> {
-        let cors = CrossOrigin::of(&lane.state.settings.load().cors_origins, &request);
-        let probed = cors.preflight(&request).or_else(|| probe(&lane.state, &request));
+        let settings = lane.state.settings.load();
+        let cors = CrossOrigin::of(&settings.cors_origins, &request);
+        let probed = cors.preflight(&request).or_else(|| probe(&lane.state, &settings, &request));
         let by = match probed {
             Some(response) => AnswerBy::Probe(response),
             None => AnswerBy::Request(Box::new(RequestGuard::open(
