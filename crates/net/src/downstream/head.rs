@@ -72,7 +72,7 @@ pub(super) fn parse(
     *request.uri_mut() =
         Uri::from_maybe_shared(target).map_err(|_: InvalidUri| BadHead::NotHttp("an invalid target"))?;
     *request.version_mut() = if is_http10 { Version::HTTP_10 } else { Version::HTTP_11 };
-    *request.headers_mut() = head::collect(&bytes, &spans, ADDED).map_err(BadHead::NotHttp)?;
+    *request.headers_mut() = head::collect(&bytes, spans, ADDED).map_err(BadHead::NotHttp)?;
     let exchange = exchange(&request).map_err(BadHead::NotHttp)?;
     Ok(Some((request, exchange)))
 }

@@ -262,7 +262,9 @@ impl Outgoing {
         out.extend_from_slice(b"\r\n");
         // The length that a response to HEAD or a 304 would have had stays.
         let keeps_length = framing == Framing::None && head.status != StatusCode::NO_CONTENT;
+        let mut has_date = false;
         for (name, value) in &head.headers {
+            has_date |= name == DATE;
             let is_framing = name == CONTENT_LENGTH && !keeps_length;
             if !is_framing && name != TRANSFER_ENCODING && name != CONNECTION {
                 header(out, name.as_str().as_bytes(), value.as_bytes());
@@ -282,7 +284,7 @@ impl Outgoing {
             (true, true) => header(out, b"connection", b"keep-alive"),
             (true, false) => {}
         }
-        if !head.headers.contains_key(DATE) {
+        if !has_date {
             header(out, b"date", httpdate::fmt_http_date(clock::wall()).as_bytes());
         }
         out.extend_from_slice(b"\r\n");

@@ -65,7 +65,7 @@ pub(super) fn parse(
         }
         let is_http10 = parsed.version == Some(0);
         let spans = head::spans(buffer, parsed.headers);
-        let headers = head::collect(&buffer.split_to(length).freeze(), &spans, ADDED)?;
+        let headers = head::collect(&buffer.split_to(length).freeze(), spans, ADDED)?;
         let found = FramingHeaders::of(&headers);
         let body = framing(method, status, &found)?;
         let keep_alive = found.keeps_alive(is_http10, &headers) && !body.ends_at_close();
