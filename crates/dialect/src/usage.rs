@@ -16,7 +16,7 @@ use std::sync::LazyLock;
 
 use memchr::{memmem, memrchr};
 
-use crate::json::{Cursor, Raw};
+use crate::json::{Cursor, Raw, wide};
 use crate::route::Route;
 
 /// Maximum size of the object. Chosen: several times what any API's counts take. SGLang's `meta_info` exceeds
@@ -235,7 +235,7 @@ pub(crate) fn of_object(raw: Raw<'_>) -> Option<Usage> {
 
 /// The counts in the object at the start of a text, under any of their names, and its length. None if it is not JSON.
 fn read(text: &[u8]) -> Option<(Option<Usage>, usize)> {
-    let mut cursor = Cursor::new(std::str::from_utf8(text).ok()?);
+    let mut cursor = Cursor::new(wide::ascii(text).or_else(|| std::str::from_utf8(text).ok())?);
     let mut usage = Usage::default();
     let mut beside_cached = None;
     let walked = cursor.members(|key, value| match &*key {
