@@ -61,7 +61,7 @@ pub struct WorkerSnapshot {
     /// Requests in flight there, including those that no router has reported.
     pub requests: u32,
     /// Mean requests of the other workers of its model lately, scaled to its weight; infinite if there is no other.
-    pub others: f64,
+    pub requests_elsewhere: f64,
     /// This router's part of the promised requests and of their prefill.
     pub ours: (u32, Tokens),
     /// Its weight, scaled down while it warms up.

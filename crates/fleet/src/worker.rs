@@ -72,7 +72,7 @@ pub struct Worker {
     /// The operator's weight: how much work it gets relative to a worker of weight one.
     pub weight: f64,
     /// Mean requests of the other workers of its model at the last tick, scaled to its weight.
-    pub(crate) others: f64,
+    pub(crate) requests_elsewhere: f64,
     /// When it was last probed for another router's suspicion.
     pub(crate) doubted: Option<Instant>,
 }
@@ -104,7 +104,7 @@ impl Worker {
             adapters: Adapters::default(),
             draining: false,
             weight: 1.0,
-            others: f64::INFINITY,
+            requests_elsewhere: f64::INFINITY,
             doubted: None,
         }
     }
@@ -124,13 +124,13 @@ impl Worker {
             rates,
             ..
         } = *other;
-        let Worker { knee, draining, weight, others, .. } = *other;
+        let Worker { knee, draining, weight, requests_elsewhere, .. } = *other;
         self.health.clone_from(health);
         (self.promised, self.promised_by_others) = (promised, promised_by_others);
         (self.began, self.overdue) = (began, overdue);
         (self.report, self.promised_then, self.foreign) = (report, promised_then, foreign);
         (self.rates, self.knee) = (rates, knee);
-        (self.draining, self.weight, self.others) = (draining, weight, others);
+        (self.draining, self.weight, self.requests_elsewhere) = (draining, weight, requests_elsewhere);
     }
 
     /// Whether it answers clients at all: not if it only prefills for others.

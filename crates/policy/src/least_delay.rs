@@ -184,7 +184,7 @@ pub fn terms(ask: &Ask, candidate: &Candidate) -> DelayTerms {
         pushed: PUSHED
             * ((prefill + pulled(candidate)) * candidate.room.map_or(0.0, |it| full(it, candidate.holds))),
         others: OTHERS * (requests.sqrt() * (prefill + steps * pace.step_request)),
-        answer: ANSWER * answer * crowding(pace, requests, candidate.others),
+        answer: ANSWER * answer * crowding(pace, requests, candidate.requests_elsewhere),
         room: candidate.room.map_or(0.0, |it| room(it, held, requests)) + candidate.displaced_seconds,
         adapter: adapter(candidate, || answer),
     }
@@ -198,9 +198,9 @@ pub fn terms(ask: &Ask, candidate: &Candidate) -> DelayTerms {
 /// factor another worker gets the prefix too, and the crowd splits. We tried to count the steps of all busy workers more instead,
 /// and dropped it: it moves the contexts of agents, which no other request shares.
 #[inline]
-fn crowding(pace: &Pace, requests: f64, others: f64) -> f64 {
+fn crowding(pace: &Pace, requests: f64, elsewhere: f64) -> f64 {
     let step = |requests: f64| pace.step + pace.step_request * requests;
-    let longer = step(requests) / step(CROWDED * others);
+    let longer = step(requests) / step(CROWDED * elsewhere);
     if longer > 1.0 { longer.min(CROWDING_MAX).powi(2) } else { 1.0 }
 }
 
@@ -333,7 +333,7 @@ mod tests {
             let mut candidates = fleet(&[(crowd, 0), (5, 0)]);
             candidates[0].held = Tokens(11_800);
             for (candidate, others) in candidates.iter_mut().zip(others) {
-                candidate.others = others;
+                candidate.requests_elsewhere = others;
             }
             pick(&ask, &candidates, &mut Vec::new(), &mut Rng::new(1)).unwrap().index
         };

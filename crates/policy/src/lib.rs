@@ -81,7 +81,7 @@ pub struct Candidate {
     /// Seconds of prefill that programs lose if this request takes their memory.
     pub displaced_seconds: f64,
     /// Mean requests of the other workers of its model lately; infinite if there is no other.
-    pub others: f64,
+    pub requests_elsewhere: f64,
     pub reported: FreshLoad,
     pub adapter: AdapterSlot,
 }

@@ -309,7 +309,7 @@ pub(crate) mod tests {
             wait_seconds: prefill as f64 * PACE.prefill_token,
             room: None,
             displaced_seconds: 0.0,
-            others: f64::INFINITY,
+            requests_elsewhere: f64::INFINITY,
             reported: FreshLoad::default(),
             adapter: AdapterSlot::Ready,
         };

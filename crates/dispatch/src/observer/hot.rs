@@ -327,7 +327,7 @@ mod tests {
             wait_seconds: 0.0,
             room: None,
             displaced_seconds: 0.0,
-            others: f64::INFINITY,
+            requests_elsewhere: f64::INFINITY,
             reported: FreshLoad::default(),
             adapter: AdapterSlot::Ready,
         }

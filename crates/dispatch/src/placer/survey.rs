@@ -294,7 +294,7 @@ pub(super) fn candidate(snapshot: &WorkerSnapshot, held: Held, caches: &WorkerCa
         wait_seconds: snapshot.wait_seconds,
         room: snapshot.room,
         displaced_seconds: 0.0,
-        others: snapshot.others,
+        requests_elsewhere: snapshot.requests_elsewhere,
         reported: snapshot.reported,
         adapter: snapshot.adapter,
     }

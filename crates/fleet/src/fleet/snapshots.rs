@@ -1,8 +1,8 @@
 //! The workers that could take a request, at one instant.
 
-use maitre_base::{AdapterSlot, FreshLoad, Instant, Knee, KvRoom, Tokens, WorkerId};
-
 use std::collections::BTreeMap;
+
+use maitre_base::{AdapterSlot, FreshLoad, Instant, Knee, KvRoom, Tokens, WorkerId};
 
 use super::{Fleet, MeanLoad, WorkerSnapshot};
 use crate::barred::Barred;
@@ -133,7 +133,7 @@ impl Fleet {
             let own = if takes(it) { load(it) } else { (0.0, 0.0) };
             let (requests, weight) = (all.0 - own.0, all.1 - own.1);
             // The least weight is a hundredth; less is a rounding error.
-            it.others = if weight > 1e-3 { requests / weight * it.weight } else { f64::INFINITY };
+            it.requests_elsewhere = if weight > 1e-3 { requests / weight * it.weight } else { f64::INFINITY };
         }
     }
 
@@ -153,7 +153,7 @@ impl Fleet {
             promised,
             ours: (worker.promised.work.requests, worker.promised.work.prefill.tokens),
             requests: promised.requests.saturating_add(worker.foreign(fresh)),
-            others: worker.others,
+            requests_elsewhere: worker.requests_elsewhere,
             share: self.ramp(now, worker, promised.requests) * worker.weight,
             knee: worker.knee,
             prefill: worker.rates.prefill,

@@ -485,7 +485,7 @@ fn a_worker_is_compared_with_the_others_of_its_model() {
     let others = |fleet: &mut Fleet| {
         fleet.settle(Instant::ZERO, &mut Vec::new());
         (0..4)
-            .map(|it| fleet.snapshot_of(Instant::ZERO, WorkerId(it)).map(|it| it.others))
+            .map(|it| fleet.snapshot_of(Instant::ZERO, WorkerId(it)).map(|it| it.requests_elsewhere))
             .collect::<Vec<_>>()
     };
     let none = Some(f64::INFINITY);
