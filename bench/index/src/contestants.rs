@@ -120,14 +120,8 @@ impl Contestant for Ours {
     fn store(&mut self, batch: &[Store<'_>]) {
         for store in batch {
             let stored = StoredBlocks {
-                names: store.names,
                 parent: store.parent,
-                adapter: None,
-                salt: None,
-                tokens: &store.tokens,
-                block_tokens: BLOCK_TOKENS as u32,
-                extras: &[],
-                tier: Tier::Gpu,
+                ..StoredBlocks::plain(store.names, &store.tokens, BLOCK_TOKENS as u32)
             };
             let applied = self.index.store(WorkerId(store.worker as u32), "m", &stored);
             assert_eq!(applied.stored as usize, store.names.len());

@@ -70,6 +70,20 @@ impl<'a> KvEvent<'a> {
 }
 
 impl<'a> StoredBlocks<'a> {
+    /// Blocks on the GPU that begin a prompt, without adapter, salt or extras.
+    pub const fn plain(names: &'a [u64], tokens: &'a [u32], block_tokens: u32) -> StoredBlocks<'a> {
+        StoredBlocks {
+            names,
+            parent: None,
+            tokens,
+            block_tokens,
+            adapter: None,
+            salt: None,
+            extras: &[],
+            tier: Tier::Gpu,
+        }
+    }
+
     /// The blocks in this range: an event that continues after the block before it.
     fn piece(self, start: usize, end: usize) -> StoredBlocks<'a> {
         if start == 0 && end == self.names.len() {

@@ -56,14 +56,12 @@ impl BenchFleet {
             for from in (first..PROMPT_BLOCKS).step_by(EVENT_BLOCKS) {
                 let to = (from + EVENT_BLOCKS).min(PROMPT_BLOCKS);
                 let stored = StoredBlocks {
-                    names: &names[from..to],
                     parent: from.checked_sub(1).map(|it| names[it]),
-                    adapter: None,
-                    salt: None,
-                    tokens: &tokens[from * BLOCK_TOKENS..to * BLOCK_TOKENS],
-                    block_tokens: BLOCK_TOKENS as u32,
-                    extras: &[],
-                    tier: Tier::Gpu,
+                    ..StoredBlocks::plain(
+                        &names[from..to],
+                        &tokens[from * BLOCK_TOKENS..to * BLOCK_TOKENS],
+                        BLOCK_TOKENS as u32,
+                    )
                 };
                 fleet.index.store(worker, "m", &stored);
             }

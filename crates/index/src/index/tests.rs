@@ -140,16 +140,8 @@ impl Duel {
         self.reuse_names(&mut names);
         let parent = (from > 0).then(|| name_of(&prompt[..from], variant));
         self.trail.push(format!("store w{worker} {from}..{} {tier:?} v{variant}", prompt.len()));
-        let stored = StoredBlocks {
-            names: &names,
-            parent,
-            adapter: None,
-            salt: None,
-            tokens: &tokens(&prompt[from..]),
-            block_tokens: BLOCK_TOKENS,
-            extras: &[],
-            tier,
-        };
+        let tokens = tokens(&prompt[from..]);
+        let stored = StoredBlocks { parent, tier, ..StoredBlocks::plain(&names, &tokens, BLOCK_TOKENS) };
         let is_cut_known = tier == Tier::Gpu || self.index.block_tokens(WorkerId(worker)).is_some();
         self.index.store(WorkerId(worker), "m", &stored);
         if let Some(worker) = self.model.workers.get_mut(&worker)
@@ -184,16 +176,7 @@ impl Duel {
     fn placeholder(&mut self) {
         let (worker, prompt, tier) = (self.worker(), self.prompt(), self.tier());
         let names = [name_of(&prompt, 0)];
-        let stored = StoredBlocks {
-            names: &names,
-            parent: None,
-            adapter: None,
-            salt: None,
-            tokens: &[],
-            block_tokens: 0,
-            extras: &[],
-            tier,
-        };
+        let stored = StoredBlocks { tier, ..StoredBlocks::plain(&names, &[], 0) };
         self.trail.push(format!("placeholder w{worker} {} {tier:?}", prompt.len()));
         self.index.store(WorkerId(worker), "m", &stored);
         if let Some(worker) = self.model.workers.get_mut(&worker) {

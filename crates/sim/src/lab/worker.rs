@@ -248,16 +248,7 @@ impl CacheEventBatch {
                 let (these, rest) = names.split_at(count);
                 let (text, later) = tokens.split_at(count * block_tokens as usize);
                 (names, tokens) = (rest, later);
-                let blocks = StoredBlocks {
-                    names: these,
-                    parent,
-                    tokens: text,
-                    block_tokens,
-                    adapter: None,
-                    salt: None,
-                    extras: &[],
-                    tier,
-                };
+                let blocks = StoredBlocks { parent, tier, ..StoredBlocks::plain(these, text, block_tokens) };
                 Event::CacheChanged { worker, event: KvEvent::Stored(blocks) }
             }
         })

@@ -63,15 +63,11 @@ impl Fixture {
 
 fn store(index: &mut Index, worker: WorkerId, prompt: &[u8], from: usize, tier: Tier) -> Applied {
     let names: Vec<u64> = (from..prompt.len()).map(|it| name_of(&prompt[..=it], 0)).collect();
+    let tokens = tokens(&prompt[from..]);
     let stored = StoredBlocks {
-        names: &names,
         parent: (from > 0).then(|| name_of(&prompt[..from], 0)),
-        adapter: None,
-        salt: None,
-        tokens: &tokens(&prompt[from..]),
-        block_tokens: BLOCK_TOKENS,
-        extras: &[],
         tier,
+        ..StoredBlocks::plain(&names, &tokens, BLOCK_TOKENS)
     };
     index.store(worker, "m", &stored)
 }
@@ -100,9 +96,7 @@ fn a_missing_block_ends_the_prefix_until_it_is_stored() {
     stage.store("abcdef", 0);
     stage.remove("abcd");
     stage.check("abcdef", 3, 0);
-    let names = [name_of(b"abcd", 0)];
-    assert_eq!(names.len(), 1);
-    store(&mut stage.index, W, b"abcd", 3, Tier::Gpu);
+    stage.store("abcd", 3);
     stage.check("abcdef", 6, 0);
 }
 
@@ -176,16 +170,7 @@ fn placeholders_add_a_tier_to_known_blocks() {
     let mut stage = Fixture::new();
     stage.store("ab", 0);
     let names = [name_of(b"ab", 0), name_of(b"zz", 0)];
-    let placeholder = StoredBlocks {
-        names: &names,
-        parent: None,
-        adapter: None,
-        salt: None,
-        tokens: &[],
-        block_tokens: 0,
-        extras: &[],
-        tier: Tier::Cpu,
-    };
+    let placeholder = StoredBlocks { tier: Tier::Cpu, ..StoredBlocks::plain(&names, &[], 0) };
     let applied = stage.index.store(W, "m", &placeholder);
     assert_eq!((applied.stored, applied.ignored), (1, 1));
     stage.remove("ab");
@@ -197,17 +182,7 @@ fn blocks_without_all_their_tokens_are_ignored() {
     let mut stage = Fixture::new();
     let names = [name_of(b"a", 0), name_of(b"ab", 0)];
     let tokens = &tokens(b"ab")[..20];
-    let block_tokens = BLOCK_TOKENS;
-    let stored = StoredBlocks {
-        names: &names,
-        parent: None,
-        adapter: None,
-        salt: None,
-        tokens,
-        block_tokens,
-        extras: &[],
-        tier: Tier::Gpu,
-    };
+    let stored = StoredBlocks::plain(&names, tokens, BLOCK_TOKENS);
     assert_eq!(stage.index.store(W, "m", &stored).ignored, 1);
     stage.check("ab", 1, 0);
 }
@@ -217,16 +192,7 @@ fn extras_are_in_the_hash_from_their_block_on() {
     let mut stage = Fixture::new();
     let names = [1, 2, 3];
     let tokens = tokens(b"abc");
-    let stored = StoredBlocks {
-        names: &names,
-        parent: None,
-        adapter: None,
-        salt: None,
-        tokens: &tokens,
-        block_tokens: BLOCK_TOKENS,
-        extras: &[0, 9, 0],
-        tier: Tier::Gpu,
-    };
+    let stored = StoredBlocks { extras: &[0, 9, 0], ..StoredBlocks::plain(&names, &tokens, BLOCK_TOKENS) };
     stage.index.store(W, "m", &stored);
     stage.check("abc", 1, 0);
     let first = root().start().then_all(&tokens[..16]);
@@ -243,16 +209,7 @@ fn a_new_block_size_clears_the_cache() {
     stage.store("abcd", 0);
     assert_eq!(stage.index.block_tokens(W), Some(16));
     let tokens = tokens(b"abcd");
-    let stored = StoredBlocks {
-        names: &[1, 2],
-        parent: None,
-        adapter: None,
-        salt: None,
-        tokens: &tokens,
-        block_tokens: 32,
-        extras: &[],
-        tier: Tier::Gpu,
-    };
+    let stored = StoredBlocks::plain(&[1, 2], &tokens, 32);
     stage.index.store(W, "m", &stored);
     assert_eq!(stage.index.block_tokens(W), Some(32));
     stage.check("abcd", 0, 0);
@@ -266,17 +223,7 @@ fn a_new_block_size_clears_the_cache() {
 /// One block of this many tokens at the beginning of a prompt.
 fn store_sized(stage: &mut Fixture, name: u64, block_tokens: u32) -> Applied {
     let tokens: Vec<u32> = (0..block_tokens).collect();
-    let stored = StoredBlocks {
-        names: &[name],
-        parent: None,
-        adapter: None,
-        salt: None,
-        tokens: &tokens,
-        block_tokens,
-        extras: &[],
-        tier: Tier::Gpu,
-    };
-    stage.index.store(W, "m", &stored)
+    stage.index.store(W, "m", &StoredBlocks::plain(&[name], &tokens, block_tokens))
 }
 
 #[test]
@@ -316,16 +263,7 @@ fn chains_of_two_block_sizes_do_not_mix() {
     index.join(large);
     store(&mut index, small, b"abcd", 0, Tier::Gpu);
     let tokens = tokens(b"abcd");
-    let stored = StoredBlocks {
-        names: &[1, 2],
-        parent: None,
-        adapter: None,
-        salt: None,
-        tokens: &tokens,
-        block_tokens: 32,
-        extras: &[],
-        tier: Tier::Gpu,
-    };
+    let stored = StoredBlocks::plain(&[1, 2], &tokens, 32);
     index.store(large, "m", &stored);
     // A fork after "ab" creates a run that begins where one of the large blocks does.
     store(&mut index, small, b"abxy", 2, Tier::Gpu);
@@ -338,14 +276,8 @@ fn store_pages(index: &mut Index, tokens: &[u32], from: usize, page: usize) -> A
     let name = |end: usize| root().start().then_all(&tokens[..end]).0 ^ 1;
     let names: Vec<u64> = (from / page + 1..=tokens.len() / page).map(|it| name(it * page)).collect();
     let stored = StoredBlocks {
-        names: &names,
         parent: (from > 0).then(|| name(from)),
-        adapter: None,
-        salt: None,
-        tokens: &tokens[from..],
-        block_tokens: page as u32,
-        extras: &[],
-        tier: Tier::Gpu,
+        ..StoredBlocks::plain(&names, &tokens[from..], page as u32)
     };
     index.store(W, "m", &stored)
 }
@@ -706,18 +638,7 @@ fn unknown_workers_are_ignored() {
 fn a_name_reused_for_another_block_releases_the_first() {
     let mut stage = Fixture::new();
     let mut store = |tokens: &[u32], parent: Option<u64>| {
-        let names = [7];
-        let block_tokens = BLOCK_TOKENS;
-        let stored = StoredBlocks {
-            names: &names,
-            parent,
-            adapter: None,
-            salt: None,
-            tokens,
-            block_tokens,
-            extras: &[],
-            tier: Tier::Gpu,
-        };
+        let stored = StoredBlocks { parent, ..StoredBlocks::plain(&[7], tokens, BLOCK_TOKENS) };
         stage.index.store(W, "m", &stored);
     };
     store(&tokens(b"a"), None);
