@@ -8,7 +8,7 @@
 //! context that reaches the recording's longest ends its session.
 
 use super::dice::{Dice, Shared};
-use super::key::{Stage, ValueType, Values, WorkloadKey};
+use super::key::{Stage, ValueType, Values, key};
 use super::session::turn;
 use super::{Size, Workload};
 use crate::trace::{Piece, Request};
@@ -17,31 +17,16 @@ pub(super) const CODING: Workload = Workload {
     name: "coding",
     about: "Coding agents with the lengths and waits of recorded sessions.",
     keys: &[
-        WorkloadKey {
-            name: "rate",
-            default: "0.02",
-            kind: ValueType::RATE,
-            about: "sessions started per second",
-        },
-        WorkloadKey { name: "kinds", default: "4", kind: ValueType::COUNT, about: "kinds of agent" },
-        WorkloadKey {
-            name: "system",
-            default: "14500",
-            kind: ValueType::TOKENS_OR_NONE,
-            about: "tokens of the first prompt that a kind shares: tools and system prompt",
-        },
-        WorkloadKey {
-            name: "pace",
-            default: "0.03",
-            kind: ValueType::WAIT,
-            about: "seconds to write a token",
-        },
-        WorkloadKey {
-            name: "seconds",
-            default: "3600",
-            kind: ValueType::SECONDS,
-            about: "duration in seconds",
-        },
+        key("rate", "0.02", ValueType::RATE, "sessions started per second"),
+        key("kinds", "4", ValueType::COUNT, "kinds of agent"),
+        key(
+            "system",
+            "14500",
+            ValueType::TOKENS_OR_NONE,
+            "tokens of the first prompt that a kind shares: tools and system prompt",
+        ),
+        key("pace", "0.03", ValueType::WAIT, "seconds to write a token"),
+        key("seconds", "3600", ValueType::SECONDS, "duration in seconds"),
     ],
     size: |values| Ok(size(values)),
     requests,

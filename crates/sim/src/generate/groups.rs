@@ -7,7 +7,7 @@
 use maitre_base::Instant;
 
 use super::dice::{Dice, Popularity, Shared, instant, prompt};
-use super::key::{Stage, ValueType, Values, WorkloadKey};
+use super::key::{Stage, ValueType, Values, key};
 use super::{PlanError, Size, Workload};
 use crate::trace::{Piece, Request};
 
@@ -15,51 +15,21 @@ pub(super) const GROUPS: Workload = Workload {
     name: "groups",
     about: "Groups of prompts with a shared beginning, such as tenants' system prompts.",
     keys: &[
-        WorkloadKey { name: "groups", default: "150", kind: ValueType::COUNT, about: "groups of prompts" },
-        WorkloadKey {
-            name: "prompts",
-            default: "5",
-            kind: ValueType::COUNT,
-            about: "distinct prompts in each group",
-        },
-        WorkloadKey {
-            name: "shared",
-            default: "6000",
-            kind: ValueType::TOKENS_OR_NONE,
-            about: "tokens a group shares",
-        },
-        WorkloadKey {
-            name: "own",
-            default: "1200",
-            kind: ValueType::TOKENS,
-            about: "tokens of each prompt after them",
-        },
-        WorkloadKey { name: "out", default: "1000", kind: ValueType::ANSWER, about: "tokens of an answer" },
-        WorkloadKey { name: "qps", default: "20", kind: ValueType::RATE, about: "requests per second" },
-        WorkloadKey {
-            name: "seconds",
-            default: "60",
-            kind: ValueType::SECONDS,
-            about: "duration in seconds",
-        },
-        WorkloadKey {
-            name: "zipf",
-            default: "0",
-            kind: ValueType::EXPONENT,
-            about: "skew of the groups' popularity",
-        },
-        WorkloadKey {
-            name: "stages",
-            default: "",
-            kind: ValueType::Stages,
-            about: "QPS:SECONDS;… instead of qps and seconds; each is a part of the trace",
-        },
-        WorkloadKey {
-            name: "pause",
-            default: "300",
-            kind: ValueType::WAIT,
-            about: "seconds without requests between stages",
-        },
+        key("groups", "150", ValueType::COUNT, "groups of prompts"),
+        key("prompts", "5", ValueType::COUNT, "distinct prompts in each group"),
+        key("shared", "6000", ValueType::TOKENS_OR_NONE, "tokens a group shares"),
+        key("own", "1200", ValueType::TOKENS, "tokens of each prompt after them"),
+        key("out", "1000", ValueType::ANSWER, "tokens of an answer"),
+        key("qps", "20", ValueType::RATE, "requests per second"),
+        key("seconds", "60", ValueType::SECONDS, "duration in seconds"),
+        key("zipf", "0", ValueType::EXPONENT, "skew of the groups' popularity"),
+        key(
+            "stages",
+            "",
+            ValueType::Stages,
+            "QPS:SECONDS;… instead of qps and seconds; each is a part of the trace",
+        ),
+        key("pause", "300", ValueType::WAIT, "seconds without requests between stages"),
     ],
     size,
     requests,

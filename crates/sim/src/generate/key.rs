@@ -14,6 +14,16 @@ pub struct WorkloadKey {
     pub about: &'static str,
 }
 
+/// One row of a workload's table: name, default, kind and what it is about.
+pub(super) const fn key(
+    name: &'static str,
+    default: &'static str,
+    kind: ValueType,
+    about: &'static str,
+) -> WorkloadKey {
+    WorkloadKey { name, default, kind, about }
+}
+
 impl WorkloadKey {
     /// A line for a terminal.
     pub(super) fn help(&self) -> String {

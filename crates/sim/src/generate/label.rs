@@ -8,26 +8,19 @@ use std::time::Duration;
 use maitre_base::hash;
 
 use super::dice::Dice;
-use super::key::{Deadline, ValueType, Values, WeightedName, WorkloadKey};
+use super::key::{Deadline, ValueType, Values, WeightedName, WorkloadKey, key};
 use crate::trace::Request;
 
 /// The keys that all workloads have beside their own.
 pub static COMMON: [WorkloadKey; 3] = [
-    WorkloadKey {
-        name: "classes",
-        default: "",
-        kind: ValueType::CLASSES,
-        about: "NAME:SHARE;… of requests that have no class by another key",
-    },
-    WorkloadKey {
-        name: "tenants", default: "", kind: ValueType::TENANTS, about: "NAME:SHARE;… of requests"
-    },
-    WorkloadKey {
-        name: "deadline",
-        default: "",
-        kind: ValueType::Deadlines,
-        about: "seconds to the first token: S for all, LEAST-MOST to draw it, CLASS:S;… for some",
-    },
+    key("classes", "", ValueType::CLASSES, "NAME:SHARE;… of requests that have no class by another key"),
+    key("tenants", "", ValueType::TENANTS, "NAME:SHARE;… of requests"),
+    key(
+        "deadline",
+        "",
+        ValueType::Deadlines,
+        "seconds to the first token: S for all, LEAST-MOST to draw it, CLASS:S;… for some",
+    ),
 ];
 
 /// A stream number per key, so that keys draw independently.

@@ -4,7 +4,7 @@
 //! So reuse falls quickly with `per_prompt`, unless engines reuse documents at any position.
 
 use super::dice::{Dice, Popularity, Shared, instant, prompt};
-use super::key::{Stage, ValueType, Values, WorkloadKey};
+use super::key::{Stage, ValueType, Values, key};
 use super::{PlanError, Size, Workload};
 use crate::trace::{Piece, Request};
 
@@ -18,46 +18,21 @@ pub(super) const RAG: Workload = Workload {
     name: "rag",
     about: "Questions about retrieved documents, with skewed popularity.",
     keys: &[
-        WorkloadKey {
-            name: "documents",
-            default: "500",
-            kind: ValueType::COUNT,
-            about: "number of documents",
-        },
-        WorkloadKey { name: "document", default: "6000", kind: ValueType::TOKENS, about: "tokens of each" },
-        WorkloadKey {
-            name: "zipf",
-            default: "1",
-            kind: ValueType::EXPONENT,
-            about: "skew of their popularity",
-        },
-        WorkloadKey { name: "per_prompt", default: "2", kind: PER_PROMPT, about: "documents in a prompt" },
-        WorkloadKey {
-            name: "shuffled",
-            default: "0",
-            kind: ValueType::Whole { least: 0, most: 1 },
-            about: "1: in random order; 0: as drawn, so that popular ones tend to be first",
-        },
-        WorkloadKey {
-            name: "system",
-            default: "500",
-            kind: ValueType::TOKENS_OR_NONE,
-            about: "tokens that all prompts share",
-        },
-        WorkloadKey {
-            name: "question",
-            default: "100",
-            kind: ValueType::TOKENS,
-            about: "tokens of the question",
-        },
-        WorkloadKey { name: "out", default: "200", kind: ValueType::ANSWER, about: "tokens of an answer" },
-        WorkloadKey { name: "qps", default: "10", kind: ValueType::RATE, about: "requests per second" },
-        WorkloadKey {
-            name: "seconds",
-            default: "300",
-            kind: ValueType::SECONDS,
-            about: "duration in seconds",
-        },
+        key("documents", "500", ValueType::COUNT, "number of documents"),
+        key("document", "6000", ValueType::TOKENS, "tokens of each"),
+        key("zipf", "1", ValueType::EXPONENT, "skew of their popularity"),
+        key("per_prompt", "2", PER_PROMPT, "documents in a prompt"),
+        key(
+            "shuffled",
+            "0",
+            ValueType::Whole { least: 0, most: 1 },
+            "1: in random order; 0: as drawn, so that popular ones tend to be first",
+        ),
+        key("system", "500", ValueType::TOKENS_OR_NONE, "tokens that all prompts share"),
+        key("question", "100", ValueType::TOKENS, "tokens of the question"),
+        key("out", "200", ValueType::ANSWER, "tokens of an answer"),
+        key("qps", "10", ValueType::RATE, "requests per second"),
+        key("seconds", "300", ValueType::SECONDS, "duration in seconds"),
     ],
     size,
     requests,

@@ -7,7 +7,7 @@
 //! traffic. Load rises until the first conversations end.
 
 use super::dice::{Dice, Length, Shared, instant, prompt};
-use super::key::{Stage, ValueType, Values, WorkloadKey};
+use super::key::{Stage, ValueType, Values, key};
 use super::{Size, Workload};
 use crate::trace::{Piece, Request};
 
@@ -15,54 +15,14 @@ pub(super) const CHAT: Workload = Workload {
     name: "chat",
     about: "Conversations of several turns, with pauses between them.",
     keys: &[
-        WorkloadKey {
-            name: "rate",
-            default: "2",
-            kind: ValueType::RATE,
-            about: "conversations started per second",
-        },
-        WorkloadKey {
-            name: "turns",
-            default: "8",
-            kind: ValueType::TURNS,
-            about: "turns, mean; uniform from 1 on",
-        },
-        WorkloadKey {
-            name: "system",
-            default: "1500",
-            kind: ValueType::TOKENS_OR_NONE,
-            about: "tokens that all prompts share",
-        },
-        WorkloadKey {
-            name: "question",
-            default: "300",
-            kind: ValueType::TOKENS,
-            about: "tokens of a question, mean",
-        },
-        WorkloadKey {
-            name: "out",
-            default: "250",
-            kind: ValueType::ANSWER,
-            about: "tokens of an answer, mean",
-        },
-        WorkloadKey {
-            name: "think",
-            default: "20",
-            kind: ValueType::WAIT,
-            about: "seconds between turns, mean",
-        },
-        WorkloadKey {
-            name: "pace",
-            default: "0.03",
-            kind: ValueType::WAIT,
-            about: "seconds to read a token",
-        },
-        WorkloadKey {
-            name: "seconds",
-            default: "300",
-            kind: ValueType::SECONDS,
-            about: "duration in seconds",
-        },
+        key("rate", "2", ValueType::RATE, "conversations started per second"),
+        key("turns", "8", ValueType::TURNS, "turns, mean; uniform from 1 on"),
+        key("system", "1500", ValueType::TOKENS_OR_NONE, "tokens that all prompts share"),
+        key("question", "300", ValueType::TOKENS, "tokens of a question, mean"),
+        key("out", "250", ValueType::ANSWER, "tokens of an answer, mean"),
+        key("think", "20", ValueType::WAIT, "seconds between turns, mean"),
+        key("pace", "0.03", ValueType::WAIT, "seconds to read a token"),
+        key("seconds", "300", ValueType::SECONDS, "duration in seconds"),
     ],
     size: |values| Ok(Sessions::chat(values).size()),
     requests: |values, dice| Sessions::chat(values).requests(dice),
@@ -72,56 +32,16 @@ pub(super) const AGENTS: Workload = Workload {
     name: "agents",
     about: "Agents in loops: every step adds a tool's output to a growing context.",
     keys: &[
-        WorkloadKey {
-            name: "rate",
-            default: "0.5",
-            kind: ValueType::RATE,
-            about: "agents started per second",
-        },
-        WorkloadKey {
-            name: "steps",
-            default: "20",
-            kind: ValueType::TURNS,
-            about: "steps, mean; uniform from 1 on",
-        },
-        WorkloadKey { name: "kinds", default: "4", kind: ValueType::COUNT, about: "kinds of agent" },
-        WorkloadKey {
-            name: "system",
-            default: "4000",
-            kind: ValueType::TOKENS_OR_NONE,
-            about: "tokens a kind shares",
-        },
-        WorkloadKey {
-            name: "task",
-            default: "500",
-            kind: ValueType::TOKENS,
-            about: "tokens of the agent's own task",
-        },
-        WorkloadKey {
-            name: "observation",
-            default: "1500",
-            kind: ValueType::TOKENS,
-            about: "tokens a step adds, mean",
-        },
-        WorkloadKey { name: "out", default: "150", kind: ValueType::ANSWER, about: "tokens of an answer" },
-        WorkloadKey {
-            name: "pause",
-            default: "3",
-            kind: ValueType::WAIT,
-            about: "seconds a tool runs, mean",
-        },
-        WorkloadKey {
-            name: "pace",
-            default: "0.03",
-            kind: ValueType::WAIT,
-            about: "seconds to write a token",
-        },
-        WorkloadKey {
-            name: "seconds",
-            default: "300",
-            kind: ValueType::SECONDS,
-            about: "duration in seconds",
-        },
+        key("rate", "0.5", ValueType::RATE, "agents started per second"),
+        key("steps", "20", ValueType::TURNS, "steps, mean; uniform from 1 on"),
+        key("kinds", "4", ValueType::COUNT, "kinds of agent"),
+        key("system", "4000", ValueType::TOKENS_OR_NONE, "tokens a kind shares"),
+        key("task", "500", ValueType::TOKENS, "tokens of the agent's own task"),
+        key("observation", "1500", ValueType::TOKENS, "tokens a step adds, mean"),
+        key("out", "150", ValueType::ANSWER, "tokens of an answer"),
+        key("pause", "3", ValueType::WAIT, "seconds a tool runs, mean"),
+        key("pace", "0.03", ValueType::WAIT, "seconds to write a token"),
+        key("seconds", "300", ValueType::SECONDS, "duration in seconds"),
     ],
     size: |values| Ok(Sessions::agents(values).size()),
     requests: |values, dice| Sessions::agents(values).requests(dice),

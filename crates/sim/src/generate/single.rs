@@ -1,7 +1,7 @@
 //! Prompts without reuse: after one common prefix, with nothing shared, and in bursts.
 
 use super::dice::{Dice, Length, Shared, instant, prompt};
-use super::key::{Stage, ValueType, Values, WorkloadKey};
+use super::key::{Stage, ValueType, Values, key};
 use super::{Size, Workload};
 use crate::trace::{Piece, Request};
 
@@ -9,26 +9,11 @@ pub(super) const HOT: Workload = Workload {
     name: "hot",
     about: "One long prefix shared by all: a cache-only strategy would use one worker.",
     keys: &[
-        WorkloadKey {
-            name: "shared",
-            default: "8000",
-            kind: ValueType::TOKENS_OR_NONE,
-            about: "tokens that all prompts share",
-        },
-        WorkloadKey {
-            name: "own",
-            default: "200",
-            kind: ValueType::TOKENS,
-            about: "further tokens of each prompt",
-        },
-        WorkloadKey { name: "out", default: "200", kind: ValueType::ANSWER, about: "tokens of an answer" },
-        WorkloadKey { name: "qps", default: "30", kind: ValueType::RATE, about: "requests per second" },
-        WorkloadKey {
-            name: "seconds",
-            default: "120",
-            kind: ValueType::SECONDS,
-            about: "duration in seconds",
-        },
+        key("shared", "8000", ValueType::TOKENS_OR_NONE, "tokens that all prompts share"),
+        key("own", "200", ValueType::TOKENS, "further tokens of each prompt"),
+        key("out", "200", ValueType::ANSWER, "tokens of an answer"),
+        key("qps", "30", ValueType::RATE, "requests per second"),
+        key("seconds", "120", ValueType::SECONDS, "duration in seconds"),
     ],
     size: |values| Ok(size(values, values.real("shared") + values.real("own"))),
     requests: |values, dice| {
@@ -46,20 +31,10 @@ pub(super) const NO_REUSE: Workload = Workload {
     name: "noreuse",
     about: "Nothing shared: caches are useless, and any cost spent on them is lost.",
     keys: &[
-        WorkloadKey {
-            name: "prompt",
-            default: "4000",
-            kind: ValueType::TOKENS,
-            about: "tokens of a prompt, mean",
-        },
-        WorkloadKey { name: "out", default: "200", kind: ValueType::ANSWER, about: "tokens of an answer" },
-        WorkloadKey { name: "qps", default: "20", kind: ValueType::RATE, about: "requests per second" },
-        WorkloadKey {
-            name: "seconds",
-            default: "120",
-            kind: ValueType::SECONDS,
-            about: "duration in seconds",
-        },
+        key("prompt", "4000", ValueType::TOKENS, "tokens of a prompt, mean"),
+        key("out", "200", ValueType::ANSWER, "tokens of an answer"),
+        key("qps", "20", ValueType::RATE, "requests per second"),
+        key("seconds", "120", ValueType::SECONDS, "duration in seconds"),
     ],
     size: |values| Ok(size(values, Length::Mean(values.whole("prompt")).max())),
     requests: |values, dice| {
@@ -77,63 +52,18 @@ pub(super) const BURSTS: Workload = Workload {
     name: "bursts",
     about: "Short prompts, with periodic bursts of long ones (part 1 of the trace).",
     keys: &[
-        WorkloadKey {
-            name: "system",
-            default: "500",
-            kind: ValueType::TOKENS_OR_NONE,
-            about: "tokens that short prompts share",
-        },
-        WorkloadKey {
-            name: "prompt",
-            default: "1000",
-            kind: ValueType::TOKENS,
-            about: "further tokens of each short prompt",
-        },
-        WorkloadKey {
-            name: "out",
-            default: "200",
-            kind: ValueType::ANSWER,
-            about: "tokens of an answer to a short prompt",
-        },
-        WorkloadKey { name: "qps", default: "10", kind: ValueType::RATE, about: "short prompts per second" },
-        WorkloadKey {
-            name: "every",
-            default: "30",
-            kind: ValueType::SECONDS,
-            about: "seconds between bursts",
-        },
-        WorkloadKey { name: "burst", default: "100", kind: ValueType::COUNT, about: "prompts in a burst" },
-        WorkloadKey {
-            name: "burst_prompt",
-            default: "8000",
-            kind: ValueType::TOKENS,
-            about: "tokens of each burst prompt",
-        },
-        WorkloadKey {
-            name: "burst_out",
-            default: "100",
-            kind: ValueType::ANSWER,
-            about: "tokens of an answer to a burst prompt",
-        },
-        WorkloadKey { name: "within", default: "1", kind: ValueType::WAIT, about: "seconds a burst takes" },
-        WorkloadKey {
-            name: "seconds",
-            default: "120",
-            kind: ValueType::SECONDS,
-            about: "duration in seconds",
-        },
-        WorkloadKey {
-            name: "class",
-            default: "",
-            kind: ValueType::Class,
-            about: "class of the short prompts",
-        },
-        WorkloadKey {
-            name: "burst_class",
-            default: "",
-            kind: ValueType::Class,
-            about: "class of burst prompts",
-        },
+        key("system", "500", ValueType::TOKENS_OR_NONE, "tokens that short prompts share"),
+        key("prompt", "1000", ValueType::TOKENS, "further tokens of each short prompt"),
+        key("out", "200", ValueType::ANSWER, "tokens of an answer to a short prompt"),
+        key("qps", "10", ValueType::RATE, "short prompts per second"),
+        key("every", "30", ValueType::SECONDS, "seconds between bursts"),
+        key("burst", "100", ValueType::COUNT, "prompts in a burst"),
+        key("burst_prompt", "8000", ValueType::TOKENS, "tokens of each burst prompt"),
+        key("burst_out", "100", ValueType::ANSWER, "tokens of an answer to a burst prompt"),
+        key("within", "1", ValueType::WAIT, "seconds a burst takes"),
+        key("seconds", "120", ValueType::SECONDS, "duration in seconds"),
+        key("class", "", ValueType::Class, "class of the short prompts"),
+        key("burst_class", "", ValueType::Class, "class of burst prompts"),
     ],
     size: |values| {
         let base =
