@@ -5,6 +5,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use clap::{Arg, ArgMatches, value_parser};
 use maitre_base::Role;
+use maitre_console::flag;
 use maitre_sim::lab::script::WORKERS_MAX;
 use maitre_sim::lab::{Autoscale, ScaleRule};
 use maitre_sim::trace::curve::RateCurve;
@@ -13,30 +14,22 @@ use crate::study::{StrategyChoice, Study, is_given, set_pairs};
 
 pub(super) fn args() -> [Arg; 4] {
     [
-        Arg::new("autoscale")
-            .long("autoscale")
-            .value_name("RULE,…")
+        flag::value("autoscale", "RULE,…")
             .value_delimiter(',')
             .value_parser(|text: &str| text.parse::<ScaleRule>())
             .help(
                 "Start and stop workers, beginning with --workers: by maitre, the number that the router gives; queue-N or \
                  requests-N, so many waiting (and running) requests per worker; kv-PART, this part of the KV cache in use",
             ),
-        Arg::new("start-up")
-            .long("start-up")
-            .value_name("DURATION")
+        flag::value("start-up", "DURATION")
             .default_value("90s")
             .value_parser(maitre_config::duration)
             .help("With --autoscale: how long a new worker takes until it takes requests"),
-        Arg::new("workers-max")
-            .long("workers-max")
-            .value_name("N")
+        flag::value("workers-max", "N")
             .default_value("64")
             .value_parser(value_parser!(u32).range(1..=i64::from(WORKERS_MAX)))
             .help("With --autoscale: the most workers at once"),
-        Arg::new("curve")
-            .long("curve")
-            .value_name("TIME:MULTIPLE,…")
+        flag::value("curve", "TIME:MULTIPLE,…")
             .value_parser(|text: &str| RateCurve::read(text, maitre_config::duration))
             .help("The rate of the traffic over time, as a multiple of the trace's: 10m:1,12m:3 triples within two minutes"),
     ]

@@ -24,7 +24,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use anyhow::Context as _;
 use clap::parser::ValueSource;
-use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
+use clap::{ArgMatches, Command, value_parser};
 use maitre_base::Role;
 use maitre_policy::split::SplitRule;
 use maitre_sim::lab::{Autoscale, Knowledge, PreparedTrace, PullingWorkers, RunOutcome, Via};
@@ -37,7 +37,7 @@ use progress::Progress;
 use report_file::ReportFile;
 use study::{PlayedRules, QueueUse, StrategyChoice, Study};
 
-use maitre_console::out;
+use maitre_console::{flag, out};
 
 /// One strategy at one speed.
 #[derive(Debug)]
@@ -52,44 +52,32 @@ pub struct Run {
 
 pub fn command() -> Command {
     let own = [
-        Arg::new("workers")
-            .long("workers")
-            .value_name("N|LIST")
+        flag::value("workers", "N|LIST")
             .default_value("8")
             .help("Number of workers, or a mixed fleet: 4xh100x2-32b,4xa10g-8b; with roles: 4@prefill,4@decode"),
-        Arg::new("strategy")
-            .long("strategy")
-            .value_name("NAME,…")
+        flag::value("strategy", "NAME,…")
             .default_value("round-robin,cache-aware,least-delay")
             .value_delimiter(',')
             .help("Strategies to compare; `all` for every one, with the two bounds oracle and ideal-cache"),
-        Arg::new("speed")
-            .long("speed")
-            .value_name("X,…")
+        flag::value("speed", "X,…")
             .default_value("1")
             .value_delimiter(',')
             .value_parser(value_parser!(f64))
             .help("Speed, as a multiple of the trace's; several values make a sweep"),
-        Arg::new("queue")
-            .long("queue")
-            .value_name("auto|on|off")
+        flag::value("queue", "auto|on|off")
             .default_value("auto")
             .value_parser(["auto", "on", "off"])
             .help(
                 "Which strategies have the router's queue: all, none, or only least-delay, because the routers of \
                  published rules have none",
             ),
-        Arg::new("check")
-            .long("check")
-            .action(ArgAction::SetTrue)
+        flag::switch("check")
             .conflicts_with_all(["html", "speed"])
             .help(
                 "Compare the replay with the times on record in the trace, to know how far to trust it; of one strategy \
                  and its queue as configured, unless given",
             ),
-        Arg::new("html")
-            .long("html")
-            .value_name("FILE")
+        flag::value("html", "FILE")
             .value_parser(value_parser!(PathBuf))
             .help("Also write an HTML report with a summary, tables and charts; it loads nothing from the network"),
     ];

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use clap::{Arg, ArgMatches};
 use maitre_base::Role;
+use maitre_console::flag;
 use maitre_policy::split::SplitRule;
 use maitre_sim::lab::{LinkChange, PullingWorkers};
 
@@ -11,9 +12,7 @@ use crate::study::{StrategyChoice, Study, is_given};
 
 pub(super) fn args() -> Vec<Arg> {
     let mut args = vec![
-        Arg::new("split")
-            .long("split")
-            .value_name("RULE,…")
+        flag::value("split", "RULE,…")
             .value_delimiter(',')
             .value_parser(|text: &str| text.parse::<SplitRule>())
             .help(
@@ -30,14 +29,10 @@ pub(super) fn args() -> Vec<Arg> {
 /// How fast KV moves.
 pub(super) fn link_args() -> [Arg; 2] {
     [
-        Arg::new("kv-link-floor")
-            .long("kv-link-floor")
-            .value_name("DURATION")
+        flag::value("kv-link-floor", "DURATION")
             .value_parser(maitre_config::duration)
             .help("What every transfer of KV takes [default: 26ms]"),
-        Arg::new("kv-link-bandwidth")
-            .long("kv-link-bandwidth")
-            .value_name("GB/S")
+        flag::value("kv-link-bandwidth", "GB/S")
             .value_parser(parse_bandwidth)
             .help("Gigabytes of KV a second that reach a worker [default: 17]"),
     ]

@@ -4,7 +4,8 @@ use std::fs::File;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use clap::{Arg, ArgAction, ArgMatches, value_parser};
+use clap::{Arg, ArgMatches, value_parser};
+use maitre_console::flag;
 use maitre_sim::lab::PreparedTrace;
 use maitre_sim::profile::Profile;
 use maitre_sim::sessions::SessionTrace;
@@ -32,26 +33,18 @@ pub struct SessionStudy {
 
 pub fn args() -> [Arg; 4] {
     [
-        Arg::new("sessions")
-            .long("sessions")
-            .value_name("N[,N…]")
+        flag::value("sessions", "N[,N…]")
             .value_delimiter(',')
             .value_parser(value_parser!(u32).range(1..=i64::from(OPEN_MAX)))
             .help("The trace is of agents' sessions: play N at once, the next when one ends; several numbers are those of several tenants"),
-        Arg::new("sessions-hidden")
-            .long("sessions-hidden")
-            .action(ArgAction::SetTrue)
+        flag::switch("sessions-hidden")
             .requires("sessions")
             .help("Clients do not name their programs: the router finds them by their prefixes"),
-        Arg::new("think-max")
-            .long("think-max")
-            .value_name("DURATION")
+        flag::value("think-max", "DURATION")
             .value_parser(maitre_config::duration)
             .requires("sessions")
             .help("Longer think times of sessions are cut to this: a person's break is not the agent's"),
-        Arg::new("session-tokens-max")
-            .long("session-tokens-max")
-            .value_name("N")
+        flag::value("session-tokens-max", "N")
             .value_parser(value_parser!(u64))
             .requires("sessions")
             .help("Leave out sessions with a call of more tokens [default: what fits into a worker's KV cache]"),

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use clap::{Arg, ArgAction, ArgMatches};
+use clap::{Arg, ArgMatches};
+use maitre_console::flag;
 use maitre_sim::lab::{LinkChange, PullingWorkers, StoreConfig};
 use maitre_sim::profile::Profile;
 use maitre_sim::store::StoreSize;
@@ -12,24 +13,16 @@ use crate::study::Study;
 
 pub(super) fn args() -> [Arg; 4] {
     [
-        Arg::new("kv-pull")
-            .long("kv-pull")
-            .action(ArgAction::SetTrue)
+        flag::switch("kv-pull")
             .help("Workers can pull KV from each other, over the links that --kv-link-floor and --kv-link-bandwidth set"),
-        Arg::new("kv-store")
-            .long("kv-store")
-            .value_name("TOKENS|TIMESx")
+        flag::value("kv-store", "TOKENS|TIMESx")
             .value_parser(|text: &str| text.parse::<StoreSize>())
             .help("Workers share a KV store of this size: in tokens, or as a multiple of all caches, such as 4x"),
-        Arg::new("kv-store-floor")
-            .long("kv-store-floor")
-            .value_name("DURATION")
+        flag::value("kv-store-floor", "DURATION")
             .value_parser(maitre_config::duration)
             .requires("kv-store")
             .help("What every load from the store takes [default: 26ms]"),
-        Arg::new("kv-store-bandwidth")
-            .long("kv-store-bandwidth")
-            .value_name("GB/S")
+        flag::value("kv-store-bandwidth", "GB/S")
             .value_parser(parse_bandwidth)
             .requires("kv-store")
             .help("Gigabytes of KV a second that a worker loads from the store [default: 17]"),

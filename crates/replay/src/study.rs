@@ -24,6 +24,7 @@ use maitre_sim::trace::Trace;
 use crate::sessions::SessionStudy;
 use maitre_config::{self as config, Config};
 use maitre_console::clock::Stopwatch;
+use maitre_console::flag;
 
 /// A 70B model on eight A100. It holds every prompt of the conversation trace, and that trace keeps eight
 /// such workers busy.
@@ -153,82 +154,55 @@ pub fn args() -> Vec<Arg> {
 /// How many runs at once, and the output format.
 pub fn run_args() -> [Arg; 2] {
     [
-        Arg::new("jobs")
-            .long("jobs")
-            .value_name("N")
+        flag::value("jobs", "N")
             .value_parser(value_parser!(u32).range(1..=256))
             .help("Concurrent runs [default: one per core]"),
-        Arg::new("json").long("json").action(ArgAction::SetTrue).help("Print one JSON object"),
+        flag::switch("json").help("Print one JSON object"),
     ]
 }
 
 fn traffic_args() -> Vec<Arg> {
     vec![
-        Arg::new("trace")
-            .long("trace")
-            .value_name("FILE|WORKLOAD")
+        flag::value("trace", "FILE|WORKLOAD")
             .required(true)
             .help("A trace (JSONL, optionally gzipped), or a workload of `maitre generate`"),
-        Arg::new("limit")
-            .long("limit")
-            .value_name("N")
+        flag::value("limit", "N")
             .value_parser(value_parser!(usize))
             .help("Only the first N requests, or sessions"),
-        Arg::new("seed")
-            .long("seed")
-            .value_name("N")
+        flag::value("seed", "N")
             .default_value("1")
             .value_parser(value_parser!(u64))
             .help("Seed of workloads and strategies"),
-        Arg::new("ttft-target")
-            .long("ttft-target")
-            .value_name("DURATION")
+        flag::value("ttft-target", "DURATION")
             .default_value("2s")
             .value_parser(duration)
             .help("Goodput: maximum time to first token"),
-        Arg::new("tpot-target")
-            .long("tpot-target")
-            .value_name("DURATION")
+        flag::value("tpot-target", "DURATION")
             .default_value("100ms")
             .value_parser(duration)
             .help("Goodput: maximum mean time per output token"),
-        Arg::new("retry")
-            .long("retry")
-            .action(ArgAction::SetTrue)
-            .help("Refused clients retry after their Retry-After, up to 5 times"),
+        flag::switch("retry").help("Refused clients retry after their Retry-After, up to 5 times"),
     ]
 }
 
 fn fleet_args() -> Vec<Arg> {
     vec![
-        Arg::new("profile")
-            .long("profile")
-            .value_name("NAME|FILE")
+        flag::value("profile", "NAME|FILE")
             .default_value(PROFILE)
             .help("The engine of workers that are given only by number: a built-in one, or a file from `maitre calibrate`"),
-        Arg::new("kv-tokens")
-            .long("kv-tokens")
-            .value_name("N")
+        flag::value("kv-tokens", "N")
             .value_parser(value_parser!(u64).range(1_024..=1 << 32))
             .help("Tokens in each worker's KV cache [default: the profile's]"),
-        Arg::new("block-tokens")
-            .long("block-tokens")
-            .value_name("N")
+        flag::value("block-tokens", "N")
             .value_parser(value_parser!(u32).range(1..=1_024))
             .help("Tokens per KV block [default: a profile file's; else 16 to 128, the largest that the trace allows]"),
-        Arg::new("chunks")
-            .long("chunks")
-            .value_name("PART")
+        flag::value("chunks", "PART")
             .value_parser(parse_chunks)
             .help("Engines reuse the texts of a prompt at any position, and compute this part of them again, such as 0.15"),
-        Arg::new("chunks-hidden")
-            .long("chunks-hidden")
-            .action(ArgAction::SetTrue)
+        flag::switch("chunks-hidden")
             .requires("chunks")
             .help("The router does not know of --chunks"),
-        Arg::new("script")
-            .long("script")
-            .value_name("FILE")
+        flag::value("script", "FILE")
             .value_parser(value_parser!(PathBuf))
             .help("Events of workers over time: join, leave, drain, resume, slow, crash, start, restart"),
     ]
@@ -236,57 +210,35 @@ fn fleet_args() -> Vec<Arg> {
 
 fn knowledge_args() -> Vec<Arg> {
     let delay = |name: &'static str, default: &'static str, help: &'static str| {
-        Arg::new(name)
-            .long(name)
-            .value_name("DURATION")
-            .default_value(default)
-            .value_parser(duration)
-            .help(help)
+        flag::value(name, "DURATION").default_value(default).value_parser(duration).help(help)
     };
     vec![
-        Arg::new("knowledge")
-            .long("knowledge")
-            .value_name("LEVEL")
+        flag::value("knowledge", "LEVEL")
             .default_value("reported")
             .value_parser(["reported", "predicted", "none"])
             .help("What the router knows of caches: KV events, its own placements, or nothing"),
         delay("event-delay", "0ms", "Delay from a change in a cache to the router"),
-        Arg::new("event-loss")
-            .long("event-loss")
-            .value_name("PART")
-            .default_value("0")
-            .value_parser(parse_part)
-            .help(
-                "The part of the batches of KV events that never arrive, 0 to 1; engines have no replay then",
-            ),
+        flag::value("event-loss", "PART").default_value("0").value_parser(parse_part).help(
+            "The part of the batches of KV events that never arrive, 0 to 1; engines have no replay then",
+        ),
         delay("scrape-every", "1s", "Interval between two scrapes of a worker's metrics"),
         delay("scrape-delay", "0ms", "Delay from a scrape to the router"),
-        Arg::new("routers")
-            .long("routers")
-            .value_name("N")
+        flag::value("routers", "N")
             .default_value("1")
             .value_parser(value_parser!(u32).range(1..=64))
             .help("Number of routers; each takes requests in turn"),
-        Arg::new("sync")
-            .long("sync")
-            .value_name("HOW")
+        flag::value("sync", "HOW")
             .default_value("none")
             .value_parser(["none", "redis", "mesh"])
             .help("How routers share state"),
-        Arg::new("sync-delay")
-            .long("sync-delay")
-            .value_name("MS")
+        flag::value("sync-delay", "MS")
             .default_value("50")
             .value_parser(milliseconds)
             .help("Delay from one router to the others, in milliseconds or with a unit"),
-        Arg::new("config")
-            .long("config")
-            .value_name("FILE")
+        flag::value("config", "FILE")
             .value_parser(value_parser!(PathBuf))
             .help("Knobs of strategies, from a config file of `maitre serve`"),
-        Arg::new("set")
-            .long("set")
-            .value_name("KEY=VALUE")
+        flag::value("set", "KEY=VALUE")
             .action(ArgAction::Append)
             .help("One knob, such as cache_aware.cache_threshold=0.5"),
     ]

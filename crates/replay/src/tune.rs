@@ -20,7 +20,7 @@ use std::process::ExitCode;
 
 use anyhow::Context as _;
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
-use maitre_console::out;
+use maitre_console::{flag, out};
 use maitre_policy::Name;
 use maitre_sim::lab::PreparedTrace;
 use maitre_sim::lab::script::WORKERS_MAX;
@@ -46,44 +46,32 @@ pub fn command() -> Command {
 
 fn own_args() -> [Arg; 7] {
     [
-        Arg::new("target")
-            .long("target")
-            .value_name("TARGET")
+        flag::value("target", "TARGET")
             .action(ArgAction::Append)
             .default_value("ttft_p99<2s")
             .value_parser(|text: &str| text.parse::<Target>())
             .help("A target, such as tpot_mean<80ms or \"p99 TTFT under 2 s\"; may be repeated"),
-        Arg::new("workers")
-            .long("workers")
-            .value_name("MIN..MAX")
+        flag::value("workers", "MIN..MAX")
             .default_value("1..64")
             .value_parser(span)
             .help("The range of fleet sizes"),
-        Arg::new("strategy")
-            .long("strategy")
-            .value_name("NAME,…")
+        flag::value("strategy", "NAME,…")
             .default_value("least-delay")
             .value_delimiter(',')
             .help("Strategies to tune; `all` for every one"),
-        Arg::new("speed")
-            .long("speed")
-            .value_name("X")
+        flag::value("speed", "X")
             .default_value("1")
             .value_parser(value_parser!(f64))
             .help("Speed, as a multiple of the trace's, to plan for growth"),
-        Arg::new("objective")
-            .long("objective")
-            .value_name("FIELD")
+        flag::value("objective", "FIELD")
             .default_value("ttft_mean")
             .value_parser(target::find)
             .help("What the knobs should improve, while targets are met"),
-        Arg::new("runs")
-            .long("runs")
-            .value_name("N")
+        flag::value("runs", "N")
             .default_value("60")
             .value_parser(value_parser!(u32).range(0..=10_000))
             .help("Maximum runs for the knobs of each strategy; 0 leaves them unchanged"),
-        Arg::new("roles").long("roles").action(ArgAction::SetTrue).help(
+        flag::switch("roles").help(
             "Also find which workers should prefill, decode or do both, or that none should have a role",
         ),
     ]
