@@ -7,14 +7,23 @@ use maitre_sim::lab::{Sync, Via};
 use maitre_sim::profile::Profile;
 use maitre_sim::report::{CacheKnowledge, ReportRow};
 
+use Better::{Higher, Lower, Neither};
+
 use super::{Run, Study, knowledge_word, roles, sharing};
 
-/// The column title and its value.
+/// A number of a row, and how it is shown.
 pub(super) struct Column {
     pub(super) title: &'static str,
-    pub(super) text: fn(&ReportRow) -> String,
-    pub(super) value: fn(&ReportRow) -> Option<f64>,
     pub(super) better: Better,
+    pub(super) value: fn(&ReportRow) -> Option<f64>,
+    show: fn(f64) -> String,
+}
+
+impl Column {
+    /// Empty if the row has no such number.
+    pub(super) fn text(&self, row: &ReportRow) -> String {
+        (self.value)(row).map_or_else(String::new, self.show)
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,106 +38,46 @@ const fn column(
     title: &'static str,
     better: Better,
     value: fn(&ReportRow) -> Option<f64>,
-    text: fn(&ReportRow) -> String,
+    show: fn(f64) -> String,
 ) -> Column {
-    Column { title, text, value, better }
+    Column { title, better, value, show }
 }
 
 pub(super) const COLUMNS: &[Column] = &[
-    column("queue", Better::Neither, |it| it.queue.map(f64::from), |it| on_or_off(it.queue)),
-    column(
-        "caches",
-        Better::Neither,
-        |it| it.knowledge.map(|it| f64::from(it as u8)),
-        |it| it.knowledge.map_or_else(String::new, |it| it.as_str().to_owned()),
-    ),
-    column("tasks", Better::Neither, |it| it.sessions.map(|it| it as f64), |it| whole(it.sessions)),
-    column("task mean", Better::Lower, |it| it.task_mean_s, |it| span(it.task_mean_s)),
-    column("task p50", Better::Lower, |it| it.task_p50_s, |it| span(it.task_p50_s)),
-    column("task p99", Better::Lower, |it| it.task_p99_s, |it| span(it.task_p99_s)),
-    column("slowdown", Better::Lower, |it| it.slowdown_mean, |it| times(it.slowdown_mean)),
-    column("small p99", Better::Lower, |it| it.slowdown_small_p99, |it| times(it.slowdown_small_p99)),
-    column(
-        "calls/s",
-        Better::Higher,
-        |it| it.calls_per_s,
-        |it| it.calls_per_s.map_or_else(String::new, |it| format!("{it:.2}")),
-    ),
-    column("hit", Better::Higher, |it| Some(it.hit_ratio), |it| format!("{:.3}", it.hit_ratio)),
-    column("TTFT mean", Better::Lower, |it| Some(it.ttft_mean_s), |it| seconds(it.ttft_mean_s)),
-    column("p50", Better::Lower, |it| Some(it.ttft_p50_s), |it| seconds(it.ttft_p50_s)),
-    column("p90", Better::Lower, |it| Some(it.ttft_p90_s), |it| seconds(it.ttft_p90_s)),
-    column("p99", Better::Lower, |it| Some(it.ttft_p99_s), |it| seconds(it.ttft_p99_s)),
-    column("TPOT", Better::Lower, |it| Some(it.tpot_mean_s), |it| format!("{:.1} ms", it.tpot_mean_s * 1e3)),
-    column("E2E", Better::Lower, |it| Some(it.e2e_mean_s), |it| seconds(it.e2e_mean_s)),
-    column(
-        "tok/s",
-        Better::Higher,
-        |it| Some(it.output_tokens_per_s),
-        |it| format!("{:.0}", it.output_tokens_per_s),
-    ),
-    column(
-        "good",
-        Better::Higher,
-        |it| Some(it.goodput_ratio),
-        |it| format!("{:.1} %", it.goodput_ratio * 100.0),
-    ),
-    column("in time", Better::Higher, |it| it.deadlines_met_ratio, |it| percent(it.deadlines_met_ratio)),
-    column("late", Better::Lower, |it| it.served_late.map(|it| it as f64), |it| whole(it.served_late)),
-    column("missed", Better::Lower, |it| it.missed.map(|it| it as f64), |it| whole(it.missed)),
-    column(
-        "worker-hours",
-        Better::Lower,
-        |it| it.worker_hours,
-        |it| it.worker_hours.map_or_else(String::new, |it| format!("{it:.2}")),
-    ),
-    column("most", Better::Neither, |it| it.workers_max.map(|it| it as f64), |it| whole(it.workers_max)),
-    column(
-        "changes",
-        Better::Neither,
-        |it| it.scale_changes.map(|it| it as f64),
-        |it| whole(it.scale_changes),
-    ),
-    column("told", Better::Lower, |it| it.told_bytes, |it| bytes(it.told_bytes)),
-    column("share", Better::Neither, |it| it.token_share, |it| percent(it.token_share)),
-    column(
-        "imbalance",
-        Better::Lower,
-        |it| it.imbalance,
-        |it| it.imbalance.map_or_else(String::new, |it| format!("{it:.2}")),
-    ),
-    column(
-        "forecast",
-        Better::Neither,
-        |it| it.forecast_error_ratio,
-        |it| it.forecast_error_ratio.map_or_else(String::new, |it| format!("±{:.0} %", it * 100.0)),
-    ),
-    column(
-        "pulls",
-        Better::Neither,
-        |it| it.pulled_requests.map(|it| it as f64),
-        |it| whole(it.pulled_requests),
-    ),
-    column(
-        "pulled",
-        Better::Neither,
-        |it| it.pulled_tokens.map(|it| it as f64),
-        |it| whole(it.pulled_tokens),
-    ),
-    column(
-        "loads",
-        Better::Neither,
-        |it| it.loaded_requests.map(|it| it as f64),
-        |it| whole(it.loaded_requests),
-    ),
-    column(
-        "loaded",
-        Better::Neither,
-        |it| it.loaded_tokens.map(|it| it as f64),
-        |it| whole(it.loaded_tokens),
-    ),
-    column("evicted", Better::Lower, |it| it.evictions.map(|it| it as f64), |it| whole(it.evictions)),
-    column("refused", Better::Lower, |it| Some(lost(it) as f64), |it| lost(it).to_string()),
+    column("queue", Neither, |it| it.queue.map(f64::from), |it| ["off", "on"][it as usize].to_owned()),
+    column("caches", Neither, |it| it.knowledge.map(|it| f64::from(it as u8)), knowledge),
+    column("tasks", Neither, |it| it.sessions.map(float), whole),
+    column("task mean", Lower, |it| it.task_mean_s, seconds),
+    column("task p50", Lower, |it| it.task_p50_s, seconds),
+    column("task p99", Lower, |it| it.task_p99_s, seconds),
+    column("slowdown", Lower, |it| it.slowdown_mean, times),
+    column("small p99", Lower, |it| it.slowdown_small_p99, times),
+    column("calls/s", Higher, |it| it.calls_per_s, hundredths),
+    column("hit", Higher, |it| Some(it.hit_ratio), |it| format!("{it:.3}")),
+    column("TTFT mean", Lower, |it| Some(it.ttft_mean_s), seconds),
+    column("p50", Lower, |it| Some(it.ttft_p50_s), seconds),
+    column("p90", Lower, |it| Some(it.ttft_p90_s), seconds),
+    column("p99", Lower, |it| Some(it.ttft_p99_s), seconds),
+    column("TPOT", Lower, |it| Some(it.tpot_mean_s), |it| format!("{:.1} ms", it * 1e3)),
+    column("E2E", Lower, |it| Some(it.e2e_mean_s), seconds),
+    column("tok/s", Higher, |it| Some(it.output_tokens_per_s), whole),
+    column("good", Higher, |it| Some(it.goodput_ratio), percent),
+    column("in time", Higher, |it| it.deadlines_met_ratio, percent),
+    column("late", Lower, |it| it.served_late.map(float), whole),
+    column("missed", Lower, |it| it.missed.map(float), whole),
+    column("worker-hours", Lower, |it| it.worker_hours, hundredths),
+    column("most", Neither, |it| it.workers_max.map(float), whole),
+    column("changes", Neither, |it| it.scale_changes.map(float), whole),
+    column("told", Lower, |it| it.told_bytes, |it| format!("{it:.0} B")),
+    column("share", Neither, |it| it.token_share, percent),
+    column("imbalance", Lower, |it| it.imbalance, hundredths),
+    column("forecast", Neither, |it| it.forecast_error_ratio, |it| format!("±{:.0} %", it * 100.0)),
+    column("pulls", Neither, |it| it.pulled_requests.map(float), whole),
+    column("pulled", Neither, |it| it.pulled_tokens.map(float), whole),
+    column("loads", Neither, |it| it.loaded_requests.map(float), whole),
+    column("loaded", Neither, |it| it.loaded_tokens.map(float), whole),
+    column("evicted", Lower, |it| it.evictions.map(float), whole),
+    column("refused", Lower, |it| Some(float(lost(it))), whole),
 ];
 
 /// The columns that any row fills.
@@ -137,24 +86,29 @@ pub(super) fn columns(rows: &[&ReportRow]) -> Vec<&'static Column> {
     COLUMNS.iter().filter(filled).collect()
 }
 
-fn percent(ratio: Option<f64>) -> String {
-    ratio.map_or_else(String::new, |it| format!("{:.1} %", it * 100.0))
+fn float(count: u64) -> f64 {
+    count as f64
 }
 
-fn span(value: Option<f64>) -> String {
-    value.map_or_else(String::new, seconds)
+fn whole(count: f64) -> String {
+    format!("{count:.0}")
 }
 
-fn times(ratio: Option<f64>) -> String {
-    ratio.map_or_else(String::new, |it| format!("{it:.2}×"))
+fn hundredths(value: f64) -> String {
+    format!("{value:.2}")
 }
 
-fn on_or_off(queue: Option<bool>) -> String {
-    queue.map_or("", |it| if it { "on" } else { "off" }).to_owned()
+fn percent(ratio: f64) -> String {
+    format!("{:.1} %", ratio * 100.0)
 }
 
-fn whole(count: Option<u64>) -> String {
-    count.map_or_else(String::new, |it| it.to_string())
+fn times(ratio: f64) -> String {
+    format!("{ratio:.2}×")
+}
+
+/// From the number that its column has for it.
+fn knowledge(number: f64) -> String {
+    CacheKnowledge::ALL[number as usize].as_str().to_owned()
 }
 
 /// Refused or broken off.
@@ -215,10 +169,6 @@ pub(super) fn differ<'a>(rows: impl Iterator<Item = &'a ReportRow>) -> bool {
     let strategies = rows.filter(|it| it.knowledge != Some(CacheKnowledge::Exact));
     let (on, off): (Vec<_>, Vec<_>) = strategies.partition(|it| it.queue == Some(true));
     !on.is_empty() && !off.is_empty()
-}
-
-fn bytes(count: Option<f64>) -> String {
-    count.map_or_else(String::new, |it| format!("{it:.0} B"))
 }
 
 pub(super) fn title(study: &Study) -> String {
@@ -282,7 +232,7 @@ fn header(columns: &[&Column], sweeps: bool) -> Vec<String> {
 
 fn cells(row: &ReportRow, columns: &[&Column], sweeps: bool) -> Vec<String> {
     let speed = sweeps.then(|| format!("{}×", row.speed));
-    let numbers = columns.iter().map(|it| (it.text)(row));
+    let numbers = columns.iter().map(|it| it.text(row));
     [name(row)].into_iter().chain(speed).chain(numbers).collect()
 }
 
@@ -331,7 +281,7 @@ mod tests {
         assert!(differ([&ours, &published].into_iter()));
         assert!(!differ([&ours, &bound].into_iter()), "a bound has no queue to do without");
         assert!(!differ([&published, &published].into_iter()));
-        let cells = |it: &ReportRow| COLUMNS[..2].iter().map(|column| (column.text)(it)).collect::<Vec<_>>();
+        let cells = |it: &ReportRow| COLUMNS[..2].iter().map(|column| column.text(it)).collect::<Vec<_>>();
         assert_eq!(
             [&ours, &published, &bound].map(cells),
             [["on", "reported"], ["off", "unused"], ["off", "exact"]]

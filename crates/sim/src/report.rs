@@ -103,6 +103,15 @@ pub enum CacheKnowledge {
 }
 
 impl CacheKnowledge {
+    /// In the order of their numbers.
+    pub const ALL: [CacheKnowledge; 5] = [
+        CacheKnowledge::Exact,
+        CacheKnowledge::Reported,
+        CacheKnowledge::Predicted,
+        CacheKnowledge::None,
+        CacheKnowledge::Unused,
+    ];
+
     pub fn as_str(self) -> &'static str {
         match self {
             CacheKnowledge::Exact => "exact",

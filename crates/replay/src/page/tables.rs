@@ -98,7 +98,7 @@ fn compete(one: &ReportRow, other: &ReportRow) -> bool {
 }
 
 fn cell(column: &Column, row: &ReportRow, rivals: &[&ReportRow]) -> String {
-    let text = escape(&(column.text)(row));
+    let text = escape(&column.text(row));
     let value = (column.value)(row).map_or_else(String::new, |it| it.to_string());
     match is_best(column, row, rivals) {
         true => format!("<td class=\"best\" data-v=\"{value}\"><span title=\"best\">★</span> {text}</td>"),
@@ -108,7 +108,6 @@ fn cell(column: &Column, row: &ReportRow, rivals: &[&ReportRow]) -> String {
 
 /// Whether no rival is better, by the digits that the table shows. If all are equal, none is best.
 fn is_best(column: &Column, row: &ReportRow, rivals: &[&ReportRow]) -> bool {
-    let text = column.text;
     let values = || rivals.iter().filter_map(|it| Some(((column.value)(it)?, *it)));
     let best = match column.better {
         Better::Lower => values().min_by(|one, other| one.0.total_cmp(&other.0)),
@@ -117,8 +116,8 @@ fn is_best(column: &Column, row: &ReportRow, rivals: &[&ReportRow]) -> bool {
     };
     let Some((_, best)) = best else { return false };
     let takes_part = rivals.iter().any(|it| std::ptr::eq(*it, row));
-    let differ = rivals.iter().any(|it| text(it) != text(best));
-    takes_part && differ && text(row) == text(best)
+    let differ = rivals.iter().any(|it| column.text(it) != column.text(best));
+    takes_part && differ && column.text(row) == column.text(best)
 }
 
 pub(super) fn meanings() -> String {
