@@ -43,6 +43,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 
+use crate::accept::accept;
 use crate::engine;
 use crate::events::disturbance::Disturbance;
 use crate::events::socket::{self, Service};
@@ -196,7 +197,8 @@ impl Host {
         });
         let driven = Arc::clone(&state);
         tasks.spawn(async move { driven.driver.run(&driven.faults).await });
-        tasks.spawn(accept(listener, Arc::clone(&state)));
+        let served = Arc::clone(&state);
+        tasks.spawn(accept(listener, move |it| connection(it, Arc::clone(&served))));
         if let Some((listener, orders)) = side_tasks {
             tasks.spawn(transfer::listen(listener, Arc::clone(&state)));
             tasks.spawn(transfer::run(Arc::clone(&state), orders));
@@ -385,23 +387,6 @@ async fn publish(
         tasks.spawn(socket::listen(replay, Service::Replay, Arc::clone(&publisher)));
     }
     Ok(Some(publisher))
-}
-
-async fn accept(listener: TcpListener, state: Arc<HostState>) {
-    let mut connections = JoinSet::new();
-    loop {
-        tokio::select! {
-            accepted = listener.accept() => match accepted {
-                Ok((stream, _)) => {
-                    connections.spawn(connection(stream, Arc::clone(&state)));
-                }
-                // Out of descriptors, or the client has disconnected: neither is fatal. Yielding keeps a persistent
-                // error from starving the connections that would resolve it.
-                Err(_) => tokio::task::yield_now().await,
-            },
-            Some(_) = connections.join_next() => {}
-        }
-    }
 }
 
 async fn connection(stream: TcpStream, state: Arc<HostState>) {

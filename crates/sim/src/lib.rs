@@ -22,4 +22,5 @@ pub mod text;
 pub mod trace;
 pub mod workload;
 
+mod accept;
 mod clock;

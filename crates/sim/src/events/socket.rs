@@ -14,9 +14,9 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::{ReadHalf, WriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
-use tokio::task::JoinSet;
 
 use super::{Publisher, Subscriber, TOPICS_MAX};
+use crate::accept::accept;
 
 /// What routers send is small: topics and numbers.
 const LIMITS: ZmtpLimits = ZmtpLimits { message_bytes_max: 4096, frames_max: 8 };
@@ -31,19 +31,7 @@ pub(crate) enum Service {
 
 /// Serves one of the two sockets for ever.
 pub(crate) async fn listen(listener: TcpListener, service: Service, publisher: Arc<Publisher>) {
-    let mut connections = JoinSet::new();
-    loop {
-        tokio::select! {
-            accepted = listener.accept() => match accepted {
-                Ok((stream, _)) => {
-                    connections.spawn(connection(stream, service, Arc::clone(&publisher)));
-                }
-                // As with HTTP: neither fatal nor a reason to spin.
-                Err(_) => tokio::task::yield_now().await,
-            },
-            Some(_) = connections.join_next() => {}
-        }
-    }
+    accept(listener, move |it| connection(it, service, Arc::clone(&publisher))).await;
 }
 
 async fn connection(mut stream: TcpStream, service: Service, publisher: Arc<Publisher>) {

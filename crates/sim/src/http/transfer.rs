@@ -25,6 +25,7 @@ use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 
 use super::{BindError, Gauge, HostState};
+use crate::accept::accept;
 use crate::clock;
 use crate::engine::transfer::KvFetch;
 use crate::link::{Link, LinkModel};
@@ -263,19 +264,7 @@ impl Fetch {
 
 /// Serves the side channel for ever.
 pub(super) async fn listen(listener: TcpListener, state: Arc<HostState>) {
-    let mut connections = JoinSet::new();
-    loop {
-        tokio::select! {
-            accepted = listener.accept() => match accepted {
-                Ok((stream, _)) => {
-                    connections.spawn(serve(stream, Arc::clone(&state)));
-                }
-                // As with HTTP: neither fatal nor a reason to spin.
-                Err(_) => tokio::task::yield_now().await,
-            },
-            Some(_) = connections.join_next() => {}
-        }
-    }
+    accept(listener, move |it| serve(it, Arc::clone(&state))).await;
 }
 
 async fn serve(stream: TcpStream, state: Arc<HostState>) {
