@@ -8,7 +8,7 @@ import { chromium } from "playwright-core";
 // The limit of every wait.
 export const PATIENCE_MS = 60_000;
 
-const SHOTS = process.env.PAGE_SHOTS ?? "shots";
+const SHOTS = process.env.PAGE_SHOTS ?? "target/page";
 const WIDE = { width: 1440, height: 1000 };
 export const PHONE = { width: 375, height: 812 };
 
