@@ -27,12 +27,12 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::builder::PossibleValuesParser;
-use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
+use clap::{ArgAction, ArgMatches, Command, value_parser};
 use http::HeaderValue;
 use maitre_config::environment::BENCH_KEY;
 use maitre_config::form::{Form as _, Ratio, Time};
-use maitre_console::dial;
 use maitre_console::out;
+use maitre_console::{dial, flag};
 use maitre_net::address::Address;
 use maitre_net::dial::Dialer;
 use maitre_replay::trace;
@@ -112,9 +112,8 @@ impl Plan {
 }
 
 pub fn command() -> Command {
-    let text = |name: &'static str, value: &'static str, help: &'static str| {
-        Arg::new(name).long(name).value_name(value).help(help)
-    };
+    let text =
+        |name: &'static str, value: &'static str, help: &'static str| flag::value(name, value).help(help);
     let switch = |name: &'static str, help: &'static str| text(name, "", help).action(ArgAction::SetTrue);
     let duration = |name: &'static str, help: &'static str| {
         let range = Duration::from_millis(1)..=TIMEOUT_MAX;

@@ -19,9 +19,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
+use clap::{ArgMatches, Command, value_parser};
 use maitre_base::Instant;
 use maitre_console::clock::Stopwatch;
+use maitre_console::flag;
 use maitre_policy::Name;
 use maitre_proxy::{Router, RouterSettings, secret};
 use maitre_sim::events;
@@ -50,43 +51,29 @@ const FRAME: Duration = Duration::from_millis(500);
 
 pub fn command() -> Command {
     Command::new("demo").about("Simulated engines, the router and live traffic in one process").args([
-        Arg::new("strategy")
-            .long("strategy")
-            .value_name("NAME,…")
+        flag::value("strategy", "NAME,…")
             .value_delimiter(',')
             .value_parser(|text: &str| text.parse::<Name>().map_err(|it| it.to_string()))
             .help("Strategies to run, one after the other [default: least-delay]"),
-        Arg::new("seconds")
-            .long("seconds")
-            .value_name("N")
+        flag::value("seconds", "N")
             .value_parser(value_parser!(u32).range(1..=86_400))
             .help("How long each runs [default: 20; one strategy in a terminal: until Ctrl-C]"),
-        Arg::new("no-events")
-            .long("no-events")
-            .action(ArgAction::SetTrue)
+        flag::switch("no-events")
             .help("Engines publish no KV events; the router predicts caches from what it routed"),
-        Arg::new("headless").long("headless").action(ArgAction::SetTrue).help("No live table"),
-        Arg::new("json").long("json").action(ArgAction::SetTrue).help("Print the result as one JSON object"),
-        Arg::new("engines")
-            .long("engines")
-            .value_name("N")
+        flag::switch("headless").help("No live table"),
+        flag::switch("json").help("Print the result as one JSON object"),
+        flag::value("engines", "N")
             .default_value("4")
             .value_parser(value_parser!(u32).range(1..=64))
             .help("Number of engines"),
-        Arg::new("routers")
-            .long("routers")
-            .value_name("N")
+        flag::value("routers", "N")
             .default_value("1")
             .value_parser(value_parser!(u32).range(1..=i64::from(routers::MOST)))
             .help("Number of routers, which share their state; requests go to each in turn"),
-        Arg::new("rate")
-            .long("rate")
-            .value_name("N")
+        flag::value("rate", "N")
             .value_parser(value_parser!(f64))
             .help("Sessions started per second [default: 20]"),
-        Arg::new("seed")
-            .long("seed")
-            .value_name("N")
+        flag::value("seed", "N")
             .default_value("1")
             .value_parser(value_parser!(u64))
             .help("Seed of the traffic: the same seed gives the same sessions"),

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use bytes::Bytes;
-use clap::{Arg, ArgAction, ArgMatches, Command};
+use clap::{Arg, ArgMatches, Command};
 use maitre_console::clock::Stopwatch;
-use maitre_console::out;
+use maitre_console::{flag, out};
 use maitre_net::address::Address;
 use maitre_views::text::escaped;
 use maitre_views::worker::{WorkerList, WorkerView};
@@ -36,18 +36,9 @@ pub fn command() -> Command {
         .after_help(HELP)
         .args(target::args())
         .args([
-            Arg::new("hand-over")
-                .long("hand-over")
-                .action(ArgAction::SetTrue)
-                .help("Let other workers go on with its streams"),
-            Arg::new("resume")
-                .long("resume")
-                .action(ArgAction::SetTrue)
-                .conflicts_with_all(["hand-over", "wait"])
-                .help("Send it requests again"),
-            Arg::new("wait")
-                .long("wait")
-                .value_name("DURATION")
+            flag::switch("hand-over").help("Let other workers go on with its streams"),
+            flag::switch("resume").conflicts_with_all(["hand-over", "wait"]).help("Send it requests again"),
+            flag::value("wait", "DURATION")
                 .default_value("30s")
                 .value_parser(maitre_config::duration)
                 .help("How long to wait until it is empty"),

@@ -7,8 +7,9 @@ use std::net::{IpAddr, SocketAddr};
 use std::process::ExitCode;
 
 use anyhow::{Context as _, anyhow, bail};
-use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
+use clap::{ArgAction, ArgMatches, Command, value_parser};
 use maitre_base::chunk_reuse::{CHUNK_REUSE_FORM, ChunkReuse};
+use maitre_console::flag;
 use maitre_sim::events;
 use maitre_sim::http::brand::Brand;
 use maitre_sim::http::transfer::{Connector, TransferConfig};
@@ -19,50 +20,38 @@ use crate::signals::Signals;
 
 pub fn command() -> Command {
     let number = |name: &'static str, help: &'static str| {
-        Arg::new(name).long(name).value_name("N").value_parser(value_parser!(u32).range(1..)).help(help)
+        flag::value(name, "N").value_parser(value_parser!(u32).range(1..)).help(help)
     };
     let port = |name: &'static str, help: &'static str| {
-        Arg::new(name).long(name).value_name("PORT").value_parser(value_parser!(u16).range(1..)).help(help)
+        flag::value(name, "PORT").value_parser(value_parser!(u16).range(1..)).help(help)
     };
     Command::new("engine").about("Run simulated engines with vLLM's API").args([
-        Arg::new("listen")
-            .long("listen")
-            .value_name("ADDRESS")
+        flag::value("listen", "ADDRESS")
             .default_value("127.0.0.1:9001")
             .value_parser(maitre_config::form::socket)
             .help("Address of the first engine; the others take the ports after it"),
         number("count", "How many engines").default_value("1"),
-        Arg::new("profile")
-            .long("profile")
-            .value_name("NAME|FILE")
+        flag::value("profile", "NAME|FILE")
             .default_value("h200-8b")
             .value_parser(|it: &str| profile::file::find(it))
             .help(format!(
                 "The hardware and model whose timing is simulated: {}, or a file from `maitre calibrate`",
                 profile::ALL.map(|it| it.name).join(", ")
             )),
-        Arg::new("speedup")
-            .long("speedup")
-            .value_name("TIMES")
+        flag::value("speedup", "TIMES")
             .default_value("1")
             .value_parser(parse_speedup)
             .help("Run this many times as fast as the profile"),
         number("kv-blocks", "Blocks in each KV cache [default: the profile's]"),
         number("block-size", "Tokens in a block [default: the profile's]"),
         number("max-model-len", "Tokens of a prompt and its answer together at most [default: the profile's]"),
-        Arg::new("model")
-            .long("model")
-            .value_name("NAME")
+        flag::value("model", "NAME")
             .default_value("maitre-sim")
             .help("The model's name"),
-        Arg::new("lora")
-            .long("lora")
-            .value_name("NAME")
+        flag::value("lora", "NAME")
             .action(ArgAction::Append)
             .help("A LoRA adapter's name; may be repeated"),
-        Arg::new("chunks")
-            .long("chunks")
-            .value_name("PART")
+        flag::value("chunks", "PART")
             .value_parser(parse_chunks)
             .help(
                 "Reuse KV at any position as LMCache's blending does: prompts are cut at \" # # \", and this part of a \

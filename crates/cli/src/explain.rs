@@ -9,8 +9,8 @@ use std::process::ExitCode;
 
 use anyhow::{Context as _, ensure};
 use bytes::Bytes;
-use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
-use maitre_console::out;
+use clap::{Arg, ArgMatches, Command, value_parser};
+use maitre_console::{flag, out};
 use maitre_views::text::escaped;
 use ratatui::crossterm::terminal;
 use serde_json::Value;
@@ -37,17 +37,13 @@ pub fn command() -> Command {
         .after_help(HELP)
         .args(target::args())
         .args([
-            Arg::new("path")
-                .long("path")
-                .value_name("PATH")
+            flag::value("path", "PATH")
                 .default_value("/v1/chat/completions")
                 .help("The API that the request is for"),
-            Arg::new("decision")
-                .long("decision")
-                .value_name("ID")
+            flag::value("decision", "ID")
                 .conflicts_with_all(["file", "path"])
                 .help("Show a past decision, by its number or the request's id"),
-            Arg::new("json").long("json").action(ArgAction::SetTrue).help("Print the router's JSON"),
+            flag::switch("json").help("Print the router's JSON"),
             Arg::new("file")
                 .value_name("FILE")
                 .value_parser(value_parser!(PathBuf))

@@ -10,7 +10,7 @@ use clap::{Arg, ArgMatches, Command, value_parser};
 use maitre_sim::generate::{self, Plan};
 use maitre_sim::trace::Trace;
 
-use maitre_console::out;
+use maitre_console::{flag, out};
 
 pub fn command() -> Command {
     Command::new("generate").about("Write a trace of generated traffic").after_help(generate::help()).args([
@@ -19,15 +19,11 @@ pub fn command() -> Command {
             .value_name("WORKLOAD")
             .value_parser(value_parser!(Plan))
             .help("The workload, such as groups or rag:qps=20,zipf=0.8"),
-        Arg::new("seed")
-            .long("seed")
-            .value_name("N")
+        flag::value("seed", "N")
             .default_value("1")
             .value_parser(value_parser!(u64))
             .help("Seed: the same seed gives the same trace"),
-        Arg::new("out")
-            .long("out")
-            .value_name("FILE")
+        flag::value("out", "FILE")
             .value_parser(value_parser!(PathBuf))
             .help("Where to write it, compressed if the name ends in .gz [default: standard output]"),
     ])

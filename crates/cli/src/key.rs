@@ -8,10 +8,10 @@ use std::io::IsTerminal as _;
 use std::process::ExitCode;
 
 use anyhow::Context as _;
-use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
+use clap::{ArgAction, ArgMatches, Command, value_parser};
 use maitre_proxy::{Secret, secret};
 
-use maitre_console::out;
+use maitre_console::{flag, out};
 
 use crate::key_file;
 
@@ -39,26 +39,18 @@ pub fn command() -> Command {
              Otherwise each line has two words: the key and its hash.",
         )
         .args([
-            Arg::new("count")
-                .long("count")
-                .value_name("N")
+            flag::value("count", "N")
                 .default_value("1")
                 .value_parser(value_parser!(u16).range(1..=i64::from(COUNT_MAX)))
                 .help("Number of keys; per tenant, if tenants are given"),
-            Arg::new("tenant")
-                .long("tenant")
-                .value_name("NAME")
+            flag::value("tenant", "NAME")
                 .action(ArgAction::Append)
                 .value_parser(tenant)
                 .help("The tenant of the keys; may be repeated [default: each key is a tenant of its own]"),
-            Arg::new("admin")
-                .long("admin")
-                .action(ArgAction::SetTrue)
+            flag::switch("admin")
                 .conflicts_with_all(["count", "tenant"])
                 .help("Print the admin key that a router on this machine made for itself, and make none"),
-            Arg::new("port")
-                .long("port")
-                .value_name("PORT")
+            flag::value("port", "PORT")
                 .default_value(ADMIN_PORT)
                 .requires("admin")
                 .value_parser(value_parser!(u16))

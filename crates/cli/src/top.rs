@@ -18,10 +18,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use clap::{Arg, ArgAction, ArgMatches};
+use clap::ArgMatches;
 use maitre_config::form::{Form as _, Time};
 use maitre_console::clock::Stopwatch;
-use maitre_console::out;
+use maitre_console::{flag, out};
 use maitre_views::worker::WorkerView;
 use ratatui::buffer::Buffer;
 use ratatui::crossterm::terminal as size;
@@ -58,13 +58,8 @@ pub fn command() -> clap::Command {
         )
         .args(target::args())
         .args([
-            Arg::new("once")
-                .long("once")
-                .action(ArgAction::SetTrue)
-                .help("Print the screen once as text and exit"),
-            Arg::new("interval")
-                .long("interval")
-                .value_name("DURATION")
+            flag::switch("once").help("Print the screen once as text and exit"),
+            flag::value("interval", "DURATION")
                 .default_value("1s")
                 .value_parser(|it: &str| Time(INTERVALS).read(it))
                 .help("Time between two screens, from 100ms to 1m"),

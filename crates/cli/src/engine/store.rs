@@ -1,6 +1,7 @@
 //! The flags of `maitre engine` about a KV store that its engines share.
 
 use clap::{Arg, ArgMatches};
+use maitre_console::flag;
 use maitre_sim::http::StoreMember;
 use maitre_sim::link::LinkModel;
 use maitre_sim::profile::Profile;
@@ -10,20 +11,14 @@ use super::transfer::{parse_bandwidth, set};
 
 pub(super) fn args() -> [Arg; 3] {
     [
-        Arg::new("kv-store")
-            .long("kv-store")
-            .value_name("TOKENS|TIMESx")
+        flag::value("kv-store", "TOKENS|TIMESx")
             .value_parser(|text: &str| text.parse::<StoreSize>())
             .help("Share a KV store of this size, as with LMCache: in tokens, or as a multiple of all caches, such as 4x"),
-        Arg::new("kv-store-floor")
-            .long("kv-store-floor")
-            .value_name("DURATION")
+        flag::value("kv-store-floor", "DURATION")
             .value_parser(maitre_config::duration)
             .requires("kv-store")
             .help("What every load from the store takes [default: 26ms; 0ms with the profile instant]"),
-        Arg::new("kv-store-bandwidth")
-            .long("kv-store-bandwidth")
-            .value_name("GB/S")
+        flag::value("kv-store-bandwidth", "GB/S")
             .value_parser(parse_bandwidth)
             .requires("kv-store")
             .help(

@@ -4,6 +4,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 
 use clap::builder::PossibleValuesParser;
 use clap::{Arg, ArgMatches, value_parser};
+use maitre_console::flag;
 use maitre_sim::http::transfer::{
     BootstrapConfig, Connector, LoadFailure, NixlConfig, PeerConfig, RoomRole, TransferConfig,
 };
@@ -21,14 +22,10 @@ const FLAGS_OF: [(&str, &[&str]); 6] = [
 
 pub(super) fn args() -> Vec<Arg> {
     let choice = |name: &'static str, values: &'static [&'static str], help: &'static str| {
-        Arg::new(name)
-            .long(name)
-            .value_name("NAME")
-            .value_parser(PossibleValuesParser::new(values))
-            .help(help)
+        flag::value(name, "NAME").value_parser(PossibleValuesParser::new(values)).help(help)
     };
     let duration = |name: &'static str, help: &'static str| {
-        Arg::new(name).long(name).value_name("DURATION").value_parser(maitre_config::duration).help(help)
+        flag::value(name, "DURATION").value_parser(maitre_config::duration).help(help)
     };
     let mut args = vec![
         choice(
@@ -48,17 +45,11 @@ pub(super) fn args() -> Vec<Arg> {
             "kv-link-floor",
             "What every transfer of KV to this engine takes [default: 26ms; 0ms with the profile instant]",
         ),
-        Arg::new("kv-link-bandwidth")
-            .long("kv-link-bandwidth")
-            .value_name("GB/S")
-            .value_parser(parse_bandwidth)
-            .help(
-                "Gigabytes of KV a second that reach this engine [default: 17; unlimited with the profile \
+        flag::value("kv-link-bandwidth", "GB/S").value_parser(parse_bandwidth).help(
+            "Gigabytes of KV a second that reach this engine [default: 17; unlimited with the profile \
                  instant]",
-            ),
-        Arg::new("kv-token-bytes")
-            .long("kv-token-bytes")
-            .value_name("N")
+        ),
+        flag::value("kv-token-bytes", "N")
             .value_parser(value_parser!(u32).range(1..))
             .help("Bytes of KV for each token [default: those of the profile's model]"),
     ];

@@ -16,7 +16,7 @@ use http::HeaderValue;
 use maitre_net::address::Address;
 use maitre_net::dial::Dialer;
 
-use maitre_console::dial;
+use maitre_console::{dial, flag};
 
 use crate::key_file::{self, KEY_BYTES_MAX};
 
@@ -73,9 +73,8 @@ impl KeyPlaces {
 }
 
 pub(crate) fn args() -> [Arg; 4] {
-    let text = |name: &'static str, value: &'static str, help: &'static str| {
-        Arg::new(name).long(name).value_name(value).help(help)
-    };
+    let text =
+        |name: &'static str, value: &'static str, help: &'static str| flag::value(name, value).help(help);
     [
         text("url", "URL", "The router's admin address, or the page's with its key").default_value(URL),
         text("key", "KEY", "The admin key; other users may see it in the list of processes")
