@@ -17,9 +17,9 @@ import signal
 import subprocess
 import sys
 import time
-import urllib.request
 
-from real_vllm_server import START_SECONDS, WORDS, Server, post, stop, until
+from local import get, metric, until
+from real_vllm_server import START_SECONDS, WORDS, Server, post, stop
 
 PORT, ADMIN = 18490, 18491
 TOKENS = 128
@@ -111,13 +111,13 @@ def unbroken(server, route, asked):
 def page():
     """The router's metrics; empty while it does not answer."""
     try:
-        return urllib.request.urlopen(f"http://127.0.0.1:{ADMIN}/metrics", timeout=10).read().decode()
+        return get(ADMIN, "/metrics")
     except OSError:
         return ""
 
 
 def resumed():
-    return sum(float(it.rsplit(" ", 1)[1]) for it in page().splitlines() if it.startswith('maitre_continuations_total{outcome="resumed"}'))
+    return metric(page(), 'maitre_continuations_total{outcome="resumed"}')
 
 
 # The result of a round whose answer was complete before the kill.

@@ -19,7 +19,8 @@ import time
 import urllib.parse
 import urllib.request
 
-from real_vllm_server import START_SECONDS, WORDS, Checks, Server, stop, until
+from local import get, metric, until
+from real_vllm_server import START_SECONDS, WORDS, Checks, Server, stop
 
 PORT, ADMIN, GATE = 18480, 18481, 18482
 ROUTER = f"http://127.0.0.1:{PORT}"
@@ -126,22 +127,18 @@ def ask(url, model, prompt, route, stream):
     return answer.status, said(route, stream, data) if answer.status == 200 else None, dict(answer.getheaders())
 
 
-def page():
-    with urllib.request.urlopen(f"http://127.0.0.1:{ADMIN}/metrics", timeout=10) as answer:
-        return answer.read().decode().splitlines()
-
-
 def is_ready():
     """Waits for both workers, not only for one that came back."""
     try:
-        return sum(it.endswith(" 1") for it in page() if 'state="ready"' in it or 'state="warming"' in it) == 2
+        lines = get(ADMIN, "/metrics").splitlines()
     except OSError:
         return False
+    return sum(it.endswith(" 1") for it in lines if 'state="ready"' in it or 'state="warming"' in it) == 2
 
 
 def in_flight():
-    lines = [it for it in page() if it.startswith(("maitre_requests_in_flight ", "maitre_worker_requests{"))]
-    return sum(float(it.rsplit(" ", 1)[1]) for it in lines)
+    page = get(ADMIN, "/metrics")
+    return metric(page, "maitre_requests_in_flight ") + metric(page, "maitre_worker_requests{")
 
 
 class Check(Checks):

@@ -12,8 +12,9 @@ import subprocess
 import sys
 import time
 
-from real_vllm_pd import ADMIN, CHAT, PORT, ROUTER, ask, body, connection, in_flight, is_ready, page, text, tokens
-from real_vllm_server import START_SECONDS, Checks, Server, stop, until
+from local import get, metric, until
+from real_vllm_pd import ADMIN, CHAT, PORT, ROUTER, ask, body, connection, in_flight, is_ready, text, tokens
+from real_vllm_server import START_SECONDS, Checks, Server, stop
 
 # Fewer are enough for a first look.
 REQUESTS = int(os.environ.get("REQUESTS", 12))
@@ -26,7 +27,7 @@ SECONDS_MAX = 25
 
 
 def failed_pulls():
-    return sum(float(it.rsplit(" ", 1)[1]) for it in page() if it.startswith('maitre_pulls_total{outcome="failed"}'))
+    return metric(get(ADMIN, "/metrics"), 'maitre_pulls_total{outcome="failed"}')
 
 
 class Check(Checks):

@@ -12,6 +12,8 @@ import time
 import urllib.parse
 import urllib.request
 
+from local import until
+
 START_SECONDS = 600
 WORDS = "amber basil cedar dune ember fjord grove heath inlet juniper kelp lagoon moss".split()
 
@@ -108,14 +110,6 @@ def stop(router, servers):
     for server in servers:
         if server.child:
             server.kill()
-
-
-def until(condition, seconds, what):
-    end = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > end:
-            raise SystemExit(f"waited {seconds} s for {what}")
-        time.sleep(0.2)
 
 
 def post(url, body):
