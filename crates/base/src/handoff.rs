@@ -4,49 +4,28 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// The ways in which engines hand KV cache over.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum HandoffStyle {
-    /// vLLM's `NixlConnector`: the prefill worker answers with the location of its blocks, and the decode worker
-    /// reads them.
-    NixlPull,
-    /// vLLM's `NixlPushConnector`: the prefill worker writes into the decode worker's blocks.
-    NixlPush,
-    /// vLLM's `MooncakeConnector`.
-    Mooncake,
-    Sglang,
-    TensorRt,
-    /// A store that both workers share and that finds blocks by their content: LMCache, Mooncake's store, FlexKV, a
-    /// folder. It needs no parameters.
-    Store,
+crate::words! {
+    /// The ways in which engines hand KV cache over.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    pub enum HandoffStyle {
+        /// vLLM's `NixlConnector`: the prefill worker answers with the location of its blocks, and the decode worker
+        /// reads them.
+        NixlPull = "nixl",
+        /// vLLM's `NixlPushConnector`: the prefill worker writes into the decode worker's blocks.
+        NixlPush = "nixl-push",
+        /// vLLM's `MooncakeConnector`.
+        Mooncake = "mooncake",
+        Sglang = "sglang",
+        TensorRt = "tensorrt-llm",
+        /// A store that both workers share and that finds blocks by their content: LMCache, Mooncake's store, FlexKV, a
+        /// folder. It needs no parameters.
+        Store = "store",
+    }
 }
 
 /// The name of a style that does not exist.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnknownStyle;
-
-impl HandoffStyle {
-    pub const ALL: [HandoffStyle; 6] = [
-        HandoffStyle::NixlPull,
-        HandoffStyle::NixlPush,
-        HandoffStyle::Mooncake,
-        HandoffStyle::Sglang,
-        HandoffStyle::TensorRt,
-        HandoffStyle::Store,
-    ];
-
-    /// The name in settings.
-    pub const fn name(self) -> &'static str {
-        match self {
-            HandoffStyle::NixlPull => "nixl",
-            HandoffStyle::NixlPush => "nixl-push",
-            HandoffStyle::Mooncake => "mooncake",
-            HandoffStyle::Sglang => "sglang",
-            HandoffStyle::TensorRt => "tensorrt-llm",
-            HandoffStyle::Store => "store",
-        }
-    }
-}
 
 impl fmt::Display for HandoffStyle {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -14,6 +14,7 @@ pub mod role;
 pub mod spin;
 pub mod time;
 pub mod tokens;
+mod words;
 
 pub use chunk_reuse::ChunkReuse;
 pub use handoff::{Handoff, HandoffStyle, PrefillAnswer};

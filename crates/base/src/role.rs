@@ -3,27 +3,16 @@
 use std::fmt;
 use std::str::FromStr;
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Role {
-    /// Whole requests.
-    #[default]
-    Both,
-    /// Only prompts, for workers that decode. Such a worker never answers a client.
-    Prefill,
-    /// Whole requests, and those whose prompt another worker has prefilled.
-    Decode,
-}
-
-impl Role {
-    pub const ALL: [Role; 3] = [Role::Both, Role::Prefill, Role::Decode];
-
-    /// The name in settings.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Role::Both => "both",
-            Role::Prefill => "prefill",
-            Role::Decode => "decode",
-        }
+crate::words! {
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+    pub enum Role {
+        /// Whole requests.
+        #[default]
+        Both = "both",
+        /// Only prompts, for workers that decode. Such a worker never answers a client.
+        Prefill = "prefill",
+        /// Whole requests, and those whose prompt another worker has prefilled.
+        Decode = "decode",
     }
 }
 

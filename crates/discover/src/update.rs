@@ -34,25 +34,16 @@ pub struct SourceStatus {
     pub answered: Option<Instant>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum SourceState {
-    /// It has not reported yet.
-    Waiting,
-    Fine,
-    /// Its last report left out so many workers that they are held for now.
-    Holding,
-    /// It cannot be read; its last list stays.
-    Failing,
-}
-
-impl SourceState {
-    pub fn name(self) -> &'static str {
-        match self {
-            SourceState::Waiting => "waiting",
-            SourceState::Fine => "fine",
-            SourceState::Holding => "holding",
-            SourceState::Failing => "failing",
-        }
+maitre_base::words! {
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    pub enum SourceState {
+        /// It has not reported yet.
+        Waiting = "waiting",
+        Fine = "fine",
+        /// Its last report left out so many workers that they are held for now.
+        Holding = "holding",
+        /// It cannot be read; its last list stays.
+        Failing = "failing",
     }
 }
 

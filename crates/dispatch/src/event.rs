@@ -233,69 +233,39 @@ pub struct Arrival<'a> {
     pub only: Option<&'a [WorkerId]>,
 }
 
-/// How an attempt failed before the first byte.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Failure {
-    /// Connection refused: the request was not sent.
-    Refused,
-    /// The connection was not made in time: the request was not sent.
-    Unreachable,
-    /// The TLS handshake failed: the request was not sent.
-    Handshake,
-    /// The connection broke after the request was sent.
-    Broke,
-    /// The worker was ejected before the first byte of the response; it was silent already when the request was sent. Or it gave
-    /// the answer up, because it shuts down.
-    Abandoned,
-    /// The same, but the worker fell silent only once it had this request and no other, which may be what blocks it.
-    Silenced,
-    /// The worker answered with a server error.
-    Failed,
-    /// The worker answered that it is full. Not a fault.
-    Busy,
-    /// No response in time.
-    TimedOut,
-    /// The router has no socket left. Not the worker's fault.
-    NoSocket,
-    /// The request's own deadline passed before its first token. Not the worker's fault.
-    Late,
-    /// The worker could not fetch the KV cache that another has prefilled or holds.
-    Handoff,
+maitre_base::words! {
+    /// How an attempt failed before the first byte.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum Failure {
+        /// Connection refused: the request was not sent.
+        Refused = "refused",
+        /// The connection was not made in time: the request was not sent.
+        Unreachable = "unreachable",
+        /// The TLS handshake failed: the request was not sent.
+        Handshake = "handshake",
+        /// The connection broke after the request was sent.
+        Broke = "broke",
+        /// The worker was ejected before the first byte of the response; it was silent already when the request was sent. Or it gave
+        /// the answer up, because it shuts down.
+        Abandoned = "abandoned",
+        /// The same, but the worker fell silent only once it had this request and no other, which may be what blocks it.
+        Silenced = "silenced",
+        /// The worker answered with a server error.
+        Failed = "failed",
+        /// The worker answered that it is full. Not a fault.
+        Busy = "busy",
+        /// No response in time.
+        TimedOut = "timed-out",
+        /// The router has no socket left. Not the worker's fault.
+        NoSocket = "no-socket",
+        /// The request's own deadline passed before its first token. Not the worker's fault.
+        Late = "late",
+        /// The worker could not fetch the KV cache that another has prefilled or holds.
+        Handoff = "handoff",
+    }
 }
 
 impl Failure {
-    pub const ALL: [Failure; 12] = [
-        Failure::Refused,
-        Failure::Unreachable,
-        Failure::Handshake,
-        Failure::Broke,
-        Failure::Abandoned,
-        Failure::Silenced,
-        Failure::Failed,
-        Failure::Busy,
-        Failure::TimedOut,
-        Failure::NoSocket,
-        Failure::Late,
-        Failure::Handoff,
-    ];
-
-    pub const fn name(self) -> &'static str {
-        match self {
-            Failure::Refused => "refused",
-            Failure::Unreachable => "unreachable",
-            Failure::Handshake => "handshake",
-            Failure::Broke => "broke",
-            Failure::Abandoned => "abandoned",
-            Failure::Silenced => "silenced",
-            Failure::Failed => "failed",
-            Failure::Busy => "busy",
-            Failure::TimedOut => "timed-out",
-            Failure::NoSocket => "no-socket",
-            Failure::Late => "late",
-            Failure::Handoff => "handoff",
-        }
-    }
-
     /// What it says about the worker's health.
     pub(crate) const fn evidence(self) -> Option<Evidence> {
         match self {
@@ -404,39 +374,26 @@ pub enum Refusal {
     Failed { last: Failure, limit: RetryLimit },
 }
 
-/// Why a request that failed is not tried again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RetryLimit {
-    /// No healthy worker is left that has not failed it.
-    Workers,
-    /// It has had all its attempts.
-    Attempts,
-    /// As many workers have failed of it as may.
-    Failovers,
-    /// It may have blocked its worker, or no other worker can do better.
-    Failure,
-    /// The retry budget of all requests is spent.
-    Budget,
-    /// Its response broke off too often at workers that got no further.
-    Standstills,
-    /// Its response broke off too often.
-    Breaks,
-    /// The responses of the fleet have moved too often.
-    Moves,
-}
-
-impl RetryLimit {
-    pub const fn name(self) -> &'static str {
-        match self {
-            RetryLimit::Workers => "workers",
-            RetryLimit::Attempts => "attempts",
-            RetryLimit::Failovers => "failovers",
-            RetryLimit::Failure => "failure",
-            RetryLimit::Budget => "budget",
-            RetryLimit::Standstills => "standstills",
-            RetryLimit::Breaks => "breaks",
-            RetryLimit::Moves => "moves",
-        }
+maitre_base::words! {
+    /// Why a request that failed is not tried again.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum RetryLimit {
+        /// No healthy worker is left that has not failed it.
+        Workers = "workers",
+        /// It has had all its attempts.
+        Attempts = "attempts",
+        /// As many workers have failed of it as may.
+        Failovers = "failovers",
+        /// It may have blocked its worker, or no other worker can do better.
+        Failure = "failure",
+        /// The retry budget of all requests is spent.
+        Budget = "budget",
+        /// Its response broke off too often at workers that got no further.
+        Standstills = "standstills",
+        /// Its response broke off too often.
+        Breaks = "breaks",
+        /// The responses of the fleet have moved too often.
+        Moves = "moves",
     }
 }
 

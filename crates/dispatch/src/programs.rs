@@ -57,33 +57,21 @@ const GIVES_WAY_MAX: usize = 64;
 /// The block of a prompt that tells the threads of a session apart: sub-agents have other instructions. As in `arrival`.
 const THREAD_BLOCK: usize = 16;
 
-/// How memory is given to programs.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum ProgramRule {
-    /// Programs are not looked at.
-    #[default]
-    Off,
-    /// By their working sets, as above.
-    WorkingSet,
-    /// `ThunderAgent`'s, as published: every 5 s, programs whose tools run are paused, the smallest first, where a
-    /// cache is nearly full.
-    ThunderAgent,
-    /// `CacheTTL`'s, as published: an idle program keeps its memory for the time that maximises what a return saves less
-    /// what keeping costs; first come, first served by programs.
-    CacheTtl,
-}
-
-impl ProgramRule {
-    pub const ALL: [ProgramRule; 4] =
-        [ProgramRule::Off, ProgramRule::WorkingSet, ProgramRule::ThunderAgent, ProgramRule::CacheTtl];
-
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            ProgramRule::Off => "off",
-            ProgramRule::WorkingSet => "working-set",
-            ProgramRule::ThunderAgent => "thunder-agent",
-            ProgramRule::CacheTtl => "cache-ttl",
-        }
+maitre_base::words! {
+    /// How memory is given to programs.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub enum ProgramRule {
+        /// Programs are not looked at.
+        #[default]
+        Off = "off",
+        /// By their working sets, as above.
+        WorkingSet = "working-set",
+        /// `ThunderAgent`'s, as published: every 5 s, programs whose tools run are paused, the smallest first, where a
+        /// cache is nearly full.
+        ThunderAgent = "thunder-agent",
+        /// `CacheTTL`'s, as published: an idle program keeps its memory for the time that maximises what a return saves less
+        /// what keeping costs; first come, first served by programs.
+        CacheTtl = "cache-ttl",
     }
 }
 
@@ -91,7 +79,7 @@ impl std::str::FromStr for ProgramRule {
     type Err = String;
 
     fn from_str(text: &str) -> Result<ProgramRule, String> {
-        let rule = ProgramRule::ALL.into_iter().find(|it| it.as_str() == text);
+        let rule = ProgramRule::ALL.into_iter().find(|it| it.name() == text);
         rule.ok_or_else(|| {
             format!("no rule is called \"{text}\"; known: off, working-set, thunder-agent, cache-ttl")
         })

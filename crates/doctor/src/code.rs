@@ -21,158 +21,60 @@ impl Severity {
     }
 }
 
-/// Worst first: the report lists findings in this order.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Code {
-    Unreachable,
-    NotAnEngine,
-    RouterUnreachable,
-    RouterNotReady,
-    WorkerEjected,
-    WorkerUnknown,
-    NoModels,
-    RolesUnpaired,
-    HandoffMissing,
-    HandoffHost,
-    RequestsFail,
-    PrefixCachingOff,
-    TokenizerUnusable,
-    TokensDiffer,
-    EventsUnreachable,
-    EventsTopic,
-    EventsSilent,
-    EventsUnreadable,
-    EventsUnusable,
-    EventsUntrusted,
-    BeliefsWrong,
-    QueueFull,
-    KeyWanted,
-    HandoffsExpired,
-    ModelsDiffer,
-    RouterModels,
-    HitsNone,
-    EventsOff,
-    EventsReplay,
-    EventsCold,
-    RanksHidden,
-    AdaptersAlias,
-    CachedTokensHidden,
-    PromptsUnread,
-    BlockSizesDiffer,
-    MetricsMissing,
-    MetricsStale,
-    Slow,
-    VersionsDiffer,
-    ContextsDiffer,
-    TypesDiffer,
-    SaltRefused,
-    SaltIgnored,
-    ClockOff,
-    Descriptors,
-    AdminOpen,
+maitre_base::words! {
+    /// Worst first: the report lists findings in this order.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+    pub enum Code {
+        Unreachable = "unreachable",
+        NotAnEngine = "not-an-engine",
+        RouterUnreachable = "router-unreachable",
+        RouterNotReady = "router-not-ready",
+        WorkerEjected = "worker-ejected",
+        WorkerUnknown = "worker-unknown",
+        NoModels = "no-models",
+        RolesUnpaired = "roles-unpaired",
+        HandoffMissing = "handoff-missing",
+        HandoffHost = "handoff-host",
+        RequestsFail = "requests-fail",
+        PrefixCachingOff = "prefix-caching-off",
+        TokenizerUnusable = "tokenizer-unusable",
+        TokensDiffer = "tokens-differ",
+        EventsUnreachable = "events-unreachable",
+        EventsTopic = "events-topic",
+        EventsSilent = "events-silent",
+        EventsUnreadable = "events-unreadable",
+        EventsUnusable = "events-unusable",
+        EventsUntrusted = "events-untrusted",
+        BeliefsWrong = "beliefs-wrong",
+        QueueFull = "queue-full",
+        KeyWanted = "key-wanted",
+        HandoffsExpired = "handoffs-expired",
+        ModelsDiffer = "models-differ",
+        RouterModels = "router-models",
+        HitsNone = "hits-none",
+        EventsOff = "events-off",
+        EventsReplay = "events-replay",
+        EventsCold = "events-cold",
+        RanksHidden = "ranks-hidden",
+        AdaptersAlias = "adapters-alias",
+        CachedTokensHidden = "cached-tokens-hidden",
+        PromptsUnread = "prompts-unread",
+        BlockSizesDiffer = "block-sizes-differ",
+        MetricsMissing = "metrics-missing",
+        MetricsStale = "metrics-stale",
+        Slow = "slow",
+        VersionsDiffer = "versions-differ",
+        ContextsDiffer = "contexts-differ",
+        TypesDiffer = "types-differ",
+        SaltRefused = "salt-refused",
+        SaltIgnored = "salt-ignored",
+        ClockOff = "clock-off",
+        Descriptors = "descriptors",
+        AdminOpen = "admin-open",
+    }
 }
 
 impl Code {
-    pub const ALL: [Code; 46] = [
-        Code::Unreachable,
-        Code::NotAnEngine,
-        Code::RouterUnreachable,
-        Code::RouterNotReady,
-        Code::WorkerEjected,
-        Code::WorkerUnknown,
-        Code::NoModels,
-        Code::RolesUnpaired,
-        Code::HandoffMissing,
-        Code::HandoffHost,
-        Code::RequestsFail,
-        Code::PrefixCachingOff,
-        Code::TokenizerUnusable,
-        Code::TokensDiffer,
-        Code::EventsUnreachable,
-        Code::EventsTopic,
-        Code::EventsSilent,
-        Code::EventsUnreadable,
-        Code::EventsUnusable,
-        Code::EventsUntrusted,
-        Code::BeliefsWrong,
-        Code::QueueFull,
-        Code::KeyWanted,
-        Code::HandoffsExpired,
-        Code::ModelsDiffer,
-        Code::RouterModels,
-        Code::HitsNone,
-        Code::EventsOff,
-        Code::EventsReplay,
-        Code::EventsCold,
-        Code::RanksHidden,
-        Code::AdaptersAlias,
-        Code::CachedTokensHidden,
-        Code::PromptsUnread,
-        Code::BlockSizesDiffer,
-        Code::MetricsMissing,
-        Code::MetricsStale,
-        Code::Slow,
-        Code::VersionsDiffer,
-        Code::ContextsDiffer,
-        Code::TypesDiffer,
-        Code::SaltRefused,
-        Code::SaltIgnored,
-        Code::ClockOff,
-        Code::Descriptors,
-        Code::AdminOpen,
-    ];
-
-    pub const fn word(self) -> &'static str {
-        match self {
-            Code::Unreachable => "unreachable",
-            Code::NotAnEngine => "not-an-engine",
-            Code::RouterUnreachable => "router-unreachable",
-            Code::RouterNotReady => "router-not-ready",
-            Code::WorkerEjected => "worker-ejected",
-            Code::WorkerUnknown => "worker-unknown",
-            Code::NoModels => "no-models",
-            Code::RequestsFail => "requests-fail",
-            Code::PrefixCachingOff => "prefix-caching-off",
-            Code::TokenizerUnusable => "tokenizer-unusable",
-            Code::TokensDiffer => "tokens-differ",
-            Code::EventsUnreachable => "events-unreachable",
-            Code::EventsTopic => "events-topic",
-            Code::EventsSilent => "events-silent",
-            Code::EventsUnreadable => "events-unreadable",
-            Code::EventsUnusable => "events-unusable",
-            Code::EventsUntrusted => "events-untrusted",
-            Code::BeliefsWrong => "beliefs-wrong",
-            Code::QueueFull => "queue-full",
-            Code::KeyWanted => "key-wanted",
-            Code::ModelsDiffer => "models-differ",
-            Code::RouterModels => "router-models",
-            Code::HitsNone => "hits-none",
-            Code::EventsOff => "events-off",
-            Code::EventsReplay => "events-replay",
-            Code::EventsCold => "events-cold",
-            Code::RanksHidden => "ranks-hidden",
-            Code::AdaptersAlias => "adapters-alias",
-            Code::RolesUnpaired => "roles-unpaired",
-            Code::HandoffMissing => "handoff-missing",
-            Code::HandoffHost => "handoff-host",
-            Code::HandoffsExpired => "handoffs-expired",
-            Code::CachedTokensHidden => "cached-tokens-hidden",
-            Code::PromptsUnread => "prompts-unread",
-            Code::BlockSizesDiffer => "block-sizes-differ",
-            Code::MetricsMissing => "metrics-missing",
-            Code::MetricsStale => "metrics-stale",
-            Code::Slow => "slow",
-            Code::VersionsDiffer => "versions-differ",
-            Code::ContextsDiffer => "contexts-differ",
-            Code::TypesDiffer => "types-differ",
-            Code::SaltRefused => "salt-refused",
-            Code::SaltIgnored => "salt-ignored",
-            Code::ClockOff => "clock-off",
-            Code::Descriptors => "descriptors",
-            Code::AdminOpen => "admin-open",
-        }
-    }
-
     /// All faults come before the first warning in the list.
     pub fn severity(self) -> Severity {
         if self < Code::KeyWanted { Severity::Fault } else { Severity::Warning }
@@ -181,7 +83,7 @@ impl Code {
 
 impl fmt::Display for Code {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.word())
+        f.write_str(self.name())
     }
 }
 
@@ -189,8 +91,8 @@ impl FromStr for Code {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Code, String> {
-        let known = || Code::ALL.map(Code::word).join(", ");
-        let code = Code::ALL.into_iter().find(|it| it.word() == text);
+        let known = || Code::ALL.map(Code::name).join(", ");
+        let code = Code::ALL.into_iter().find(|it| it.name() == text);
         code.ok_or_else(|| format!("no finding is called {text:?}; known: {}", known()))
     }
 }
@@ -205,7 +107,7 @@ mod tests {
     fn every_code_is_read_back_and_they_are_listed_worst_first() {
         assert!(Code::ALL.is_sorted());
         for code in Code::ALL {
-            assert_eq!(code.word().parse(), Ok(code));
+            assert_eq!(code.name().parse(), Ok(code));
         }
         assert!("slwo".parse::<Code>().unwrap_err().contains("known: unreachable, "));
     }

@@ -60,7 +60,7 @@ fn counted(count: usize, word: &str) -> String {
 
 fn of_finding(finding: &Finding, paint: Paint) -> String {
     let severity = paint.severity(finding.code.severity());
-    let code = paint.put("1", finding.code.word());
+    let code = paint.put("1", finding.code.name());
     let worker = finding.worker.as_deref().map(|it| format!("  {it}")).unwrap_or_default();
     format!("{severity} {code}{worker}\n  {}\n  fix: {}\n", finding.what, finding.fix)
 }
@@ -71,7 +71,7 @@ pub(super) fn json(report: &Report) -> Value {
         .iter()
         .map(|it| {
             json!({
-                "code": it.code.word(),
+                "code": it.code.name(),
                 "severity": it.code.severity().word(),
                 "worker": it.worker,
                 "what": it.what,

@@ -108,7 +108,7 @@ fn times(ratio: f64) -> String {
 
 /// From the number that its column has for it.
 fn knowledge(number: f64) -> String {
-    CacheKnowledge::ALL[number as usize].as_str().to_owned()
+    CacheKnowledge::ALL[number as usize].name().to_owned()
 }
 
 /// Refused or broken off.

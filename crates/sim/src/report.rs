@@ -88,38 +88,19 @@ impl AnswerMetrics {
     }
 }
 
-/// What a strategy knew of caches.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum CacheKnowledge {
-    /// The simulator's own state, which no router has.
-    Exact,
-    Reported,
-    Predicted,
-    /// The router did not look at prompts.
-    None,
-    /// The strategy does not use caches.
-    Unused,
-}
-
-impl CacheKnowledge {
-    /// In the order of their numbers.
-    pub const ALL: [CacheKnowledge; 5] = [
-        CacheKnowledge::Exact,
-        CacheKnowledge::Reported,
-        CacheKnowledge::Predicted,
-        CacheKnowledge::None,
-        CacheKnowledge::Unused,
-    ];
-
-    pub fn as_str(self) -> &'static str {
-        match self {
-            CacheKnowledge::Exact => "exact",
-            CacheKnowledge::Reported => "reported",
-            CacheKnowledge::Predicted => "predicted",
-            CacheKnowledge::None => "none",
-            CacheKnowledge::Unused => "unused",
-        }
+maitre_base::words! {
+    /// What a strategy knew of caches.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+    #[serde(rename_all = "lowercase")]
+    pub enum CacheKnowledge {
+        /// The simulator's own state, which no router has.
+        Exact = "exact",
+        Reported = "reported",
+        Predicted = "predicted",
+        /// The router did not look at prompts.
+        None = "none",
+        /// The strategy does not use caches.
+        Unused = "unused",
     }
 }
 

@@ -28,13 +28,15 @@ fn no_type_name_means_more_than_three_things() {
 fn definitions_are_recognised() {
     assert_eq!(defined("pub(crate) struct Upstream<S> {"), Some("Upstream"));
     assert_eq!(defined("enum Why {"), Some("Why"));
+    assert_eq!(defined("    pub enum Code {"), Some("Code"));
     assert_eq!(defined("pub type Module = Vec<String>;"), Some("Module"));
     assert_eq!(defined("    type Output = u8;"), None, "one of a trait");
     assert_eq!(defined("impl Why {"), None);
 }
 
-/// The type that a line begins to define, at the top level.
+/// The type that a line begins to define, at the top level or as an enum of words.
 fn defined(line: &str) -> Option<&str> {
+    let line = line.strip_prefix("    ").filter(|it| it.contains("enum ")).unwrap_or(line);
     let line = match line.strip_prefix("pub") {
         Some(rest) if rest.starts_with('(') => rest.split_once(") ")?.1,
         Some(rest) => rest.trim_start(),

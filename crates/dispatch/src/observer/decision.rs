@@ -40,51 +40,34 @@ impl Default for RecordSettings {
     }
 }
 
-/// What became of an attempt.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum AttemptOutcome {
-    /// The attempt is under way.
-    #[default]
-    InFlight,
-    Answered,
-    /// It failed before the first byte. Another attempt has a record of its own.
-    Failed,
-    /// The worker failed in the middle of its response.
-    BrokeOff,
-    /// The same, and another worker goes on. That attempt has a record of its own.
-    Continued,
-    /// The same of a worker that is drained: it has not failed.
-    HandedOver,
-    /// A second attempt of the request answered first.
-    Outpaced,
-    /// The client disconnected.
-    Left,
-    /// The worker answered with an error that was passed on.
-    Declined,
-    /// The request was recalled, and queued again.
-    Recalled,
-    /// Not placed: the answer of `explain`.
-    Asked,
-    /// The same, and the request would be queued first.
-    WouldWait,
-}
-
-impl AttemptOutcome {
-    pub const fn name(self) -> &'static str {
-        match self {
-            AttemptOutcome::InFlight => "in-flight",
-            AttemptOutcome::Answered => "answered",
-            AttemptOutcome::Failed => "failed",
-            AttemptOutcome::BrokeOff => "broke-off",
-            AttemptOutcome::Continued => "continued",
-            AttemptOutcome::HandedOver => "handed-over",
-            AttemptOutcome::Outpaced => "outpaced",
-            AttemptOutcome::Left => "disconnected",
-            AttemptOutcome::Declined => "declined",
-            AttemptOutcome::Recalled => "recalled",
-            AttemptOutcome::Asked => "asked",
-            AttemptOutcome::WouldWait => "would-wait",
-        }
+maitre_base::words! {
+    /// What became of an attempt.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub enum AttemptOutcome {
+        /// The attempt is under way.
+        #[default]
+        InFlight = "in-flight",
+        Answered = "answered",
+        /// It failed before the first byte. Another attempt has a record of its own.
+        Failed = "failed",
+        /// The worker failed in the middle of its response.
+        BrokeOff = "broke-off",
+        /// The same, and another worker goes on. That attempt has a record of its own.
+        Continued = "continued",
+        /// The same of a worker that is drained: it has not failed.
+        HandedOver = "handed-over",
+        /// A second attempt of the request answered first.
+        Outpaced = "outpaced",
+        /// The client disconnected.
+        Left = "disconnected",
+        /// The worker answered with an error that was passed on.
+        Declined = "declined",
+        /// The request was recalled, and queued again.
+        Recalled = "recalled",
+        /// Not placed: the answer of `explain`.
+        Asked = "asked",
+        /// The same, and the request would be queued first.
+        WouldWait = "would-wait",
     }
 }
 

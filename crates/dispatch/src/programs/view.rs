@@ -11,33 +11,20 @@ use maitre_fleet::{Fleet, Wanted, Worker};
 use super::held::HeldCall;
 use super::{Program, ProgramCall, ProgramId, ProgramRule, Programs};
 
-/// How the hold of a call ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum HoldEnd {
-    /// A worker had memory for its program.
-    Memory,
-    /// It was held for `programs.wait`, and went whatever the memory.
-    Waited,
-    /// It was refused: its own deadline had passed.
-    Deadline,
-    /// Its client disconnected.
-    Disconnected,
-    /// It was not held at all, because too many were.
-    ListFull,
-}
-
-impl HoldEnd {
-    pub const ALL: [HoldEnd; 5] =
-        [HoldEnd::Memory, HoldEnd::Waited, HoldEnd::Deadline, HoldEnd::Disconnected, HoldEnd::ListFull];
-
-    pub const fn name(self) -> &'static str {
-        match self {
-            HoldEnd::Memory => "memory",
-            HoldEnd::Waited => "waited",
-            HoldEnd::Deadline => "deadline",
-            HoldEnd::Disconnected => "disconnected",
-            HoldEnd::ListFull => "list-full",
-        }
+maitre_base::words! {
+    /// How the hold of a call ended.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum HoldEnd {
+        /// A worker had memory for its program.
+        Memory = "memory",
+        /// It was held for `programs.wait`, and went whatever the memory.
+        Waited = "waited",
+        /// It was refused: its own deadline had passed.
+        Deadline = "deadline",
+        /// Its client disconnected.
+        Disconnected = "disconnected",
+        /// It was not held at all, because too many were.
+        ListFull = "list-full",
     }
 }
 
@@ -79,26 +66,17 @@ pub struct ProgramCounts {
     pub held_longest: Duration,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ProgramState {
-    /// A call is at a worker, or in the queue.
-    Running,
-    /// Its context has memory, and its next call is awaited.
-    Idle,
-    /// A call waits for memory.
-    Held,
-    /// It has no memory, and its next call is awaited.
-    NoMemory,
-}
-
-impl ProgramState {
-    pub const fn name(self) -> &'static str {
-        match self {
-            ProgramState::Running => "running",
-            ProgramState::Idle => "idle",
-            ProgramState::Held => "held",
-            ProgramState::NoMemory => "no-memory",
-        }
+maitre_base::words! {
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum ProgramState {
+        /// A call is at a worker, or in the queue.
+        Running = "running",
+        /// Its context has memory, and its next call is awaited.
+        Idle = "idle",
+        /// A call waits for memory.
+        Held = "held",
+        /// It has no memory, and its next call is awaited.
+        NoMemory = "no-memory",
     }
 }
 

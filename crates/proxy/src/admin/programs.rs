@@ -29,7 +29,7 @@ pub(super) fn view(router: &RouterState, now: Instant, brain: &Brain) -> Option<
         held_ms: millis(tally.held.as_secs_f64()),
     };
     Some(ProgramsView {
-        rule: brain.settings().programs.rule.as_str().into(),
+        rule: brain.settings().programs.rule.name().into(),
         known: counts.known,
         resident: counts.resident,
         running: counts.running,

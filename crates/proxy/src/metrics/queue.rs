@@ -13,27 +13,18 @@ use prometheus_client::registry::Registry;
 
 use super::seconds_histogram;
 
-/// Why the queue refuses a request. The names are the codes of docs/errors.md.
-#[derive(Clone, Copy, Debug)]
-enum Reason {
-    QueueFull,
-    RateLimited,
-    Deadline,
-    NoWorker,
+maitre_base::words! {
+    /// Why the queue refuses a request. The names are the codes of docs/errors.md.
+    #[derive(Clone, Copy, Debug)]
+    enum Reason {
+        QueueFull = "queue_full",
+        RateLimited = "rate_limit_exceeded",
+        Deadline = "deadline",
+        NoWorker = "no_worker",
+    }
 }
 
 impl Reason {
-    const ALL: [Reason; 4] = [Reason::QueueFull, Reason::RateLimited, Reason::Deadline, Reason::NoWorker];
-
-    const fn name(self) -> &'static str {
-        match self {
-            Reason::QueueFull => "queue_full",
-            Reason::RateLimited => "rate_limit_exceeded",
-            Reason::Deadline => "deadline",
-            Reason::NoWorker => "no_worker",
-        }
-    }
-
     /// None: the queue did not refuse it.
     const fn of(refusal: Refusal) -> Option<Reason> {
         match refusal {

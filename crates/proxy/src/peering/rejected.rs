@@ -11,34 +11,18 @@ use tracing::warn;
 
 const LOG_INTERVAL: Duration = Duration::from_secs(60);
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum RejectCause {
-    Foreign,
-    Version,
-    Malformed,
-    NameTaken,
-    TooManyRouters,
+maitre_base::words! {
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub(super) enum RejectCause {
+        Foreign = "foreign",
+        Version = "version",
+        Malformed = "malformed",
+        NameTaken = "namesake",
+        TooManyRouters = "crowded",
+    }
 }
 
 impl RejectCause {
-    pub(super) const ALL: [RejectCause; 5] = [
-        RejectCause::Foreign,
-        RejectCause::Version,
-        RejectCause::Malformed,
-        RejectCause::NameTaken,
-        RejectCause::TooManyRouters,
-    ];
-
-    pub(super) const fn name(self) -> &'static str {
-        match self {
-            RejectCause::Foreign => "foreign",
-            RejectCause::Version => "version",
-            RejectCause::Malformed => "malformed",
-            RejectCause::NameTaken => "namesake",
-            RejectCause::TooManyRouters => "crowded",
-        }
-    }
-
     const fn of(error: &FrameError) -> RejectCause {
         match error {
             FrameError::Foreign => RejectCause::Foreign,
