@@ -7,7 +7,7 @@ use maitre_dialect::engine::{self, About, EngineKind, ProbeReply};
 use maitre_dialect::models::Model;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FactSource {
+pub(crate) enum FactSource {
     Flag,
     /// The engine says so, there.
     Read(&'static str),
@@ -28,21 +28,21 @@ impl fmt::Display for FactSource {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Fact {
-    pub value: u64,
-    pub source: FactSource,
+pub(crate) struct Fact {
+    pub(crate) value: u64,
+    pub(crate) source: FactSource,
 }
 
 /// What is known before anything is measured.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct EngineFacts {
-    pub block_tokens: Option<Fact>,
-    pub kv_tokens: Option<Fact>,
-    pub batch_tokens_max: Option<Fact>,
-    pub running_max: Option<Fact>,
-    pub context_tokens_max: Option<Fact>,
-    pub version: Option<String>,
-    pub prefix_caching: Option<bool>,
+pub(crate) struct EngineFacts {
+    pub(crate) block_tokens: Option<Fact>,
+    pub(crate) kv_tokens: Option<Fact>,
+    pub(crate) batch_tokens_max: Option<Fact>,
+    pub(crate) running_max: Option<Fact>,
+    pub(crate) context_tokens_max: Option<Fact>,
+    pub(crate) version: Option<String>,
+    pub(crate) prefix_caching: Option<bool>,
 }
 
 const METRICS: &str = "/metrics";
@@ -51,7 +51,7 @@ const SERVER_INFO: &str = "/server_info";
 
 impl EngineFacts {
     /// Reads what the engine says of itself, from its answers to `engine::PROBES`.
-    pub fn read(model: &Model, answers: &[ProbeReply<'_>]) -> EngineFacts {
+    pub(crate) fn read(model: &Model, answers: &[ProbeReply<'_>]) -> EngineFacts {
         let kind = engine::detect(answers);
         let About { version, prefix_caching, block_tokens, batch_tokens_max, running_max, .. } =
             engine::about(kind, answers);
@@ -73,7 +73,7 @@ impl EngineFacts {
 }
 
 /// What the operator says goes before what the engine does.
-pub fn given(flag: Option<u64>, read: Option<Fact>) -> Option<Fact> {
+pub(crate) fn given(flag: Option<u64>, read: Option<Fact>) -> Option<Fact> {
     flag.map(|value| Fact { value, source: FactSource::Flag }).or(read)
 }
 

@@ -9,7 +9,7 @@ use crate::plan::{EngineRoom, RoughPace, Seeds};
 use crate::probe::{ProbeAnswer, ProbeRequest, ProbeRound, ProbeTarget, PromptPart, RoundKind, millis};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CacheSize {
+pub(crate) enum CacheSize {
     Tokens(u64),
     /// All that was sent was still there, and the time was up.
     AtLeast(u64),
@@ -27,13 +27,13 @@ const SHARE: f64 = 0.2;
 /// Prompts are a multiple of this: blocks of every usual size are then full, and only full ones are kept.
 const PROMPT_TOKENS: f64 = 256.0;
 
-pub struct FillLimits {
-    pub room: EngineRoom,
-    pub pace: RoughPace,
-    pub time: Duration,
+pub(crate) struct FillLimits {
+    pub(crate) room: EngineRoom,
+    pub(crate) pace: RoughPace,
+    pub(crate) time: Duration,
 }
 
-pub async fn measure_cache(
+pub(crate) async fn measure_cache(
     target: &mut impl ProbeTarget,
     limits: &FillLimits,
     seeds: &mut Seeds,

@@ -15,48 +15,48 @@ use crate::window::{ChunkSteps, DecodeWindow, chunk_steps, decode_window, most_a
 
 /// A first token of a prompt that was alone.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct SingleFirst {
-    pub prompt_tokens: u32,
-    pub first_ms: f64,
+pub(crate) struct SingleFirst {
+    pub(crate) prompt_tokens: u32,
+    pub(crate) first_ms: f64,
 }
 
 /// A prompt's second time.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct RepeatSeen {
-    pub prompt_tokens: u32,
-    pub cached_tokens: Option<u32>,
-    pub first_ms: f64,
-    pub again_ms: f64,
+pub(crate) struct RepeatSeen {
+    pub(crate) prompt_tokens: u32,
+    pub(crate) cached_tokens: Option<u32>,
+    pub(crate) first_ms: f64,
+    pub(crate) again_ms: f64,
 }
 
 /// All that is fitted.
 #[derive(Clone, Debug, Default)]
-pub struct Measurements {
-    pub firsts: Vec<SingleFirst>,
-    pub windows: Vec<DecodeWindow>,
-    pub chunks: Vec<ChunkSteps>,
-    pub repeats: Vec<RepeatSeen>,
+pub(crate) struct Measurements {
+    pub(crate) firsts: Vec<SingleFirst>,
+    pub(crate) windows: Vec<DecodeWindow>,
+    pub(crate) chunks: Vec<ChunkSteps>,
+    pub(crate) repeats: Vec<RepeatSeen>,
     /// The most that ran at once in a batch of which some had to wait.
-    pub running_max: Option<u32>,
+    pub(crate) running_max: Option<u32>,
     /// The widest batch.
-    pub width_max: u32,
+    pub(crate) width_max: u32,
     /// The most prompt tokens that came at once and showed in the steps of another request.
-    pub joined_tokens_max: u32,
+    pub(crate) joined_tokens_max: u32,
     /// The first half of a repeat.
     pending: Option<SingleFirst>,
 }
 
 /// What was found, and how well it describes what it was fitted to.
 #[derive(Clone, Debug, PartialEq)]
-pub struct EngineFit {
-    pub overhead: Duration,
-    pub step: StepModel,
+pub(crate) struct EngineFit {
+    pub(crate) overhead: Duration,
+    pub(crate) step: StepModel,
     /// Tokens of a step, of which one decodes; none if no prompt was long enough to show it.
-    pub batch_tokens: Option<f64>,
+    pub(crate) batch_tokens: Option<f64>,
     /// How many sums were fitted, and the relative errors: of half of them, and of nine tenths, at most.
-    pub equations: usize,
-    pub error_half: f64,
-    pub error_most: f64,
+    pub(crate) equations: usize,
+    pub(crate) error_half: f64,
+    pub(crate) error_most: f64,
 }
 
 /// An answer that decodes for less than this is read in one piece.
@@ -64,7 +64,7 @@ const DECODE_MS_MIN: f64 = 10.0;
 
 impl Measurements {
     /// Adds what a round has shown.
-    pub fn record(&mut self, round: &ProbeRound, answers: &[ProbeAnswer]) {
+    pub(crate) fn record(&mut self, round: &ProbeRound, answers: &[ProbeAnswer]) {
         match round.kind {
             RoundKind::Single => {
                 self.firsts.extend(single_first(round, answers));
@@ -111,7 +111,7 @@ impl Measurements {
     }
 
     /// Fits. `batch_tokens` is the budget of a step if it is known.
-    pub fn fit(&self, batch_tokens: Option<u32>) -> EngineFit {
+    pub(crate) fn fit(&self, batch_tokens: Option<u32>) -> EngineFit {
         let seen = |step: &StepModel| {
             let full = self
                 .chunks
@@ -158,7 +158,7 @@ impl Measurements {
     }
 
     /// Tokens in a block: what repeated prompts found are multiples of it. None if engines do not say what they found.
-    pub fn block_tokens(&self) -> Option<u32> {
+    pub(crate) fn block_tokens(&self) -> Option<u32> {
         let found = self.repeats.iter().filter_map(|it| it.cached_tokens).filter(|&it| it > 0);
         let block = found.fold(0, gcd);
         (block > 0).then_some(block)
@@ -192,7 +192,7 @@ fn step_model(found: &[f64; 6]) -> StepModel {
 }
 
 /// Budgets are set by people, to round numbers: the nearest power of two, or multiple of 64, if it is near enough.
-pub fn rounded_budget(tokens: f64) -> u32 {
+pub(crate) fn rounded_budget(tokens: f64) -> u32 {
     /// How far off the measurement may be.
     const NEAR: f64 = 0.06;
     let power = 2f64.powf(tokens.max(1.0).log2().round());

@@ -8,39 +8,39 @@ use crate::solve::quantile;
 
 /// One request, seen and predicted, in milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Compared {
-    pub first: Pair,
-    pub total: Pair,
-    pub cached_tokens: Option<Pair>,
-    pub prompt_tokens: u32,
+pub(crate) struct Compared {
+    pub(crate) first: Pair,
+    pub(crate) total: Pair,
+    pub(crate) cached_tokens: Option<Pair>,
+    pub(crate) prompt_tokens: u32,
 }
 
 /// A number as it was seen and as the profile predicts it.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Pair {
-    pub seen: f64,
-    pub predicted: f64,
+pub(crate) struct Pair {
+    pub(crate) seen: f64,
+    pub(crate) predicted: f64,
 }
 
 /// A group of requests: means, 90th percentiles, and the error of a single one.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Agreement {
-    pub requests: usize,
-    pub mean: Pair,
+pub(crate) struct Agreement {
+    pub(crate) requests: usize,
+    pub(crate) mean: Pair,
     pub p90: Pair,
     /// The relative error of half of the requests is at most this.
-    pub error_half: f64,
+    pub(crate) error_half: f64,
 }
 
 impl Pair {
     /// As a part of what was seen.
-    pub fn error(&self) -> f64 {
+    pub(crate) fn error(&self) -> f64 {
         (self.predicted - self.seen) / self.seen.max(1e-6)
     }
 }
 
 /// Plays the round with the profile, each request when it really left.
-pub fn compare(profile: &Profile, round: &ProbeRound, answers: &[ProbeAnswer]) -> Vec<Compared> {
+pub(crate) fn compare(profile: &Profile, round: &ProbeRound, answers: &[ProbeAnswer]) -> Vec<Compared> {
     let sent = |(request, answer): (&ProbeRequest, &ProbeAnswer)| ProbeRequest {
         at: answer.sent,
         ..request.clone()
@@ -63,7 +63,7 @@ fn compared(request: &ProbeRequest, seen: &ProbeAnswer, predicted: &ProbeAnswer)
 }
 
 /// Sums up a field of the requests; none if there are none.
-pub fn agreement(compared: &[Compared], field: impl Fn(&Compared) -> Pair) -> Option<Agreement> {
+pub(crate) fn agreement(compared: &[Compared], field: impl Fn(&Compared) -> Pair) -> Option<Agreement> {
     let pairs: Vec<Pair> = compared.iter().map(field).collect();
     let seen: Vec<f64> = pairs.iter().map(|it| it.seen).collect();
     let predicted: Vec<f64> = pairs.iter().map(|it| it.predicted).collect();
@@ -78,7 +78,7 @@ pub fn agreement(compared: &[Compared], field: impl Fn(&Compared) -> Pair) -> Op
 }
 
 /// Cached tokens by prompt tokens, seen and predicted; none if the engine does not say.
-pub fn hit_ratio(compared: &[Compared]) -> Option<Pair> {
+pub(crate) fn hit_ratio(compared: &[Compared]) -> Option<Pair> {
     let told = || compared.iter().filter_map(|it| Some((it.cached_tokens?, f64::from(it.prompt_tokens))));
     let prompts: f64 = told().map(|it| it.1).sum();
     let part = |field: fn(&Pair) -> f64| told().map(|it| field(&it.0)).sum::<f64>() / prompts;

@@ -7,20 +7,20 @@
 
 mod answer;
 mod clock;
-pub mod facts;
-pub mod fill;
-pub mod fit;
-pub mod held_out;
+mod facts;
+mod fill;
+mod fit;
+mod held_out;
 mod live;
-pub mod plan;
-pub mod predict;
-pub mod probe;
-pub mod session;
-pub mod show;
-pub mod solve;
+mod plan;
+mod predict;
+mod probe;
+mod session;
+mod show;
+mod solve;
 #[cfg(test)]
 mod virtual_target;
-pub mod window;
+mod window;
 
 use std::ffi::OsString;
 use std::io::{IsTerminal as _, Write as _};

@@ -13,29 +13,29 @@ use crate::probe::{ProbeRequest, ProbeRound, PromptPart, RoundKind, millis};
 
 /// What the engine has room for.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct EngineRoom {
+pub(crate) struct EngineRoom {
     /// Prompt and answer together.
-    pub context_tokens: u32,
+    pub(crate) context_tokens: u32,
     /// In the whole cache. If unknown, what any engine has.
-    pub kv_tokens: u64,
+    pub(crate) kv_tokens: u64,
     /// In a block: a shorter prefix is never found again.
-    pub block_tokens: u32,
+    pub(crate) block_tokens: u32,
 }
 
 /// What the engine is roughly capable of.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct RoughPace {
+pub(crate) struct RoughPace {
     /// The first token of the shortest prompt.
-    pub least_ms: f64,
-    pub prefill_token_ms: f64,
+    pub(crate) least_ms: f64,
+    pub(crate) prefill_token_ms: f64,
     /// Between two tokens of one answer.
-    pub step_ms: f64,
+    pub(crate) step_ms: f64,
 }
 
 #[derive(Clone, Debug, PartialEq)]
-pub struct ProbePlan {
-    pub fitted: Vec<ProbeRound>,
-    pub held_out: Vec<ProbeRound>,
+pub(crate) struct ProbePlan {
+    pub(crate) fitted: Vec<ProbeRound>,
+    pub(crate) held_out: Vec<ProbeRound>,
 }
 
 /// The lengths from which the pace is taken; the first one twice, because the first request warms the engine up.
@@ -66,7 +66,7 @@ const USUAL_BUDGET: u32 = 1_024;
 const CACHE_SHARE: f64 = 0.7;
 
 /// A context that costs next to nothing, in one step with many others.
-pub const SHORT_CONTEXT: u32 = 64;
+pub(crate) const SHORT_CONTEXT: u32 = 64;
 const WIDTHS: [u32; 4] = [1, 4, 16, 64];
 const LONG_WIDTHS: [u32; 2] = [4, 16];
 const STEPS_MIN: f64 = 32.0;
@@ -88,14 +88,14 @@ const MIXED_GROUPS: usize = 3;
 const PREFIX_BLOCKS: f64 = 2.0;
 
 /// Seeds of prompts that were never used: no prompt is in a cache by accident.
-pub struct Seeds(Rng);
+pub(crate) struct Seeds(Rng);
 
 impl Seeds {
-    pub fn new(seed: u64) -> Seeds {
+    pub(crate) fn new(seed: u64) -> Seeds {
         Seeds(Rng::new(seed))
     }
 
-    pub fn fresh(&mut self) -> u64 {
+    pub(crate) fn fresh(&mut self) -> u64 {
         self.0.next_u64()
     }
 }
@@ -105,14 +105,14 @@ fn single(kind: RoundKind, request: ProbeRequest) -> ProbeRound {
 }
 
 /// The first requests, before anything is known.
-pub fn first_rounds(room: &EngineRoom, seeds: &mut Seeds) -> Vec<ProbeRound> {
+pub(crate) fn first_rounds(room: &EngineRoom, seeds: &mut Seeds) -> Vec<ProbeRound> {
     let longest = room.context_tokens.saturating_sub(PACE_ANSWER).max(1);
     let request = |length: u32| ProbeRequest::new(seeds.fresh(), length.min(longest), PACE_ANSWER);
     PACE_LENGTHS.into_iter().map(request).map(|it| single(RoundKind::Single, it)).collect()
 }
 
 /// The pace from the first rounds, each a length and its answer.
-pub fn rough_pace(seen: &[(u32, Duration, Duration)]) -> RoughPace {
+pub(crate) fn rough_pace(seen: &[(u32, Duration, Duration)]) -> RoughPace {
     // The first one pays for everything that happens once.
     let seen = if seen.len() > 1 { &seen[1..] } else { seen };
     let first = seen.first().map_or((1, 0.0), |it| (it.0, millis(it.1)));
@@ -136,7 +136,7 @@ struct Planner<'a> {
 }
 
 /// The plan for so much time.
-pub fn plan(room: EngineRoom, pace: RoughPace, time: Duration, seeds: &mut Seeds) -> ProbePlan {
+pub(crate) fn plan(room: EngineRoom, pace: RoughPace, time: Duration, seeds: &mut Seeds) -> ProbePlan {
     let mut planner = Planner { room, pace, time_ms: millis(time), seeds };
     // Every group twice, far apart: an engine that was disturbed for a while is not measured only then.
     let mut fitted = planner.singles();

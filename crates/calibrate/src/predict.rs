@@ -12,16 +12,16 @@ use maitre_sim::profile::Profile;
 use crate::probe::{ProbeAnswer, ProbeRequest};
 
 /// An engine of this profile that has seen nothing but what was played.
-pub struct VirtualEngine {
+pub(crate) struct VirtualEngine {
     engine: Engine,
     overhead: Duration,
-    now: Instant,
+    pub(crate) now: Instant,
     /// The request of each job, by its slot.
     owners: Vec<usize>,
 }
 
 impl VirtualEngine {
-    pub fn new(profile: &Profile) -> VirtualEngine {
+    pub(crate) fn new(profile: &Profile) -> VirtualEngine {
         VirtualEngine {
             engine: Engine::new(EngineConfig::new(*profile)),
             overhead: profile.overhead,
@@ -30,13 +30,8 @@ impl VirtualEngine {
         }
     }
 
-    /// How much time has passed in it.
-    pub fn elapsed(&self) -> Duration {
-        self.now.since(Instant::ZERO)
-    }
-
     /// Answers the requests; one that can never fit gets no tokens. Returns when all are answered.
-    pub fn play(&mut self, requests: &[ProbeRequest]) -> Vec<ProbeAnswer> {
+    pub(crate) fn play(&mut self, requests: &[ProbeRequest]) -> Vec<ProbeAnswer> {
         let begun = self.now;
         let mut answers: Vec<ProbeAnswer> =
             requests.iter().map(|it| ProbeAnswer { sent: it.at, ..ProbeAnswer::default() }).collect();

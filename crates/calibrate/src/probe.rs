@@ -10,22 +10,22 @@ const IDS: usize = 4_000;
 
 /// A run of tokens. Equal seeds are equal tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PromptPart {
-    pub seed: u64,
-    pub tokens: u32,
+pub(crate) struct PromptPart {
+    pub(crate) seed: u64,
+    pub(crate) tokens: u32,
 }
 
 #[derive(Clone, Debug, PartialEq)]
-pub struct ProbeRequest {
+pub(crate) struct ProbeRequest {
     /// When it leaves, after the round began.
-    pub at: Duration,
-    pub parts: Vec<PromptPart>,
-    pub answer_tokens: u32,
+    pub(crate) at: Duration,
+    pub(crate) parts: Vec<PromptPart>,
+    pub(crate) answer_tokens: u32,
 }
 
 /// What a round of requests is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RoundKind {
+pub(crate) enum RoundKind {
     /// One prompt alone: the first token's time by length.
     Single,
     /// Several that decode together: the step's time by width and context.
@@ -42,23 +42,23 @@ pub enum RoundKind {
 
 /// Requests that are in flight together. The next round begins when all are answered.
 #[derive(Clone, Debug, PartialEq)]
-pub struct ProbeRound {
-    pub kind: RoundKind,
-    pub requests: Vec<ProbeRequest>,
+pub(crate) struct ProbeRound {
+    pub(crate) kind: RoundKind,
+    pub(crate) requests: Vec<ProbeRequest>,
 }
 
 /// What came of a request. All times count from the beginning of the round.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct ProbeAnswer {
-    pub sent: Duration,
+pub(crate) struct ProbeAnswer {
+    pub(crate) sent: Duration,
     /// When each token came.
-    pub tokens: Vec<Duration>,
+    pub(crate) tokens: Vec<Duration>,
     /// Prompt tokens that the engine found in its cache, if it says so.
-    pub cached_tokens: Option<u32>,
+    pub(crate) cached_tokens: Option<u32>,
 }
 
 /// An engine that can be probed.
-pub trait ProbeTarget {
+pub(crate) trait ProbeTarget {
     /// Sends the requests of a round, each when it is due, and waits for all answers.
     fn run(&mut self, round: &ProbeRound) -> impl Future<Output = anyhow::Result<Vec<ProbeAnswer>>>;
 
@@ -68,16 +68,16 @@ pub trait ProbeTarget {
 
 impl ProbeRequest {
     /// A prompt that is in no cache, at the beginning of the round.
-    pub fn new(seed: u64, tokens: u32, answer_tokens: u32) -> ProbeRequest {
+    pub(crate) fn new(seed: u64, tokens: u32, answer_tokens: u32) -> ProbeRequest {
         ProbeRequest { at: Duration::ZERO, parts: vec![PromptPart { seed, tokens }], answer_tokens }
     }
 
-    pub fn prompt_tokens(&self) -> u32 {
+    pub(crate) fn prompt_tokens(&self) -> u32 {
         self.parts.iter().map(|it| it.tokens).sum()
     }
 
     /// The token ids of the prompt.
-    pub fn prompt(&self) -> Vec<u32> {
+    pub(crate) fn prompt(&self) -> Vec<u32> {
         let ids = |part: &PromptPart| {
             let mut rng = Rng::new(part.seed);
             (0..part.tokens).map(move |_| FIRST_ID + rng.below(IDS) as u32)
@@ -87,17 +87,17 @@ impl ProbeRequest {
 }
 
 impl ProbeAnswer {
-    pub fn first_token(&self) -> Option<Duration> {
+    pub(crate) fn first_token(&self) -> Option<Duration> {
         Some(self.tokens.first()?.saturating_sub(self.sent))
     }
 
     /// From the request to the last token.
-    pub fn total(&self) -> Option<Duration> {
+    pub(crate) fn total(&self) -> Option<Duration> {
         Some(self.tokens.last()?.saturating_sub(self.sent))
     }
 }
 
-pub fn millis(span: Duration) -> f64 {
+pub(crate) fn millis(span: Duration) -> f64 {
     span.as_secs_f64() * 1e3
 }
 

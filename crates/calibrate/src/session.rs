@@ -15,36 +15,36 @@ use crate::probe::{ProbeTarget, RoundKind};
 
 /// What to do, and what is known already.
 #[derive(Clone, Debug)]
-pub struct SessionSettings {
-    pub facts: EngineFacts,
+pub(crate) struct SessionSettings {
+    pub(crate) facts: EngineFacts,
     /// How long probes may take.
-    pub time: Duration,
+    pub(crate) time: Duration,
     /// Names the prompts. Another one for each run, or the engine finds them in its cache.
-    pub seed: u64,
+    pub(crate) seed: u64,
 }
 
 #[derive(Clone, Debug)]
-pub struct Calibration {
+pub(crate) struct Calibration {
     /// Its name is empty.
-    pub profile: Profile,
-    pub sizes: Sizes,
-    pub fit: EngineFit,
-    pub measured: Measurements,
+    pub(crate) profile: Profile,
+    pub(crate) sizes: Sizes,
+    pub(crate) fit: EngineFit,
+    pub(crate) measured: Measurements,
     /// Single prompts and mixed traffic that were not fitted.
-    pub singles: Vec<Compared>,
-    pub mixed: Vec<Compared>,
+    pub(crate) singles: Vec<Compared>,
+    pub(crate) mixed: Vec<Compared>,
     /// Rounds of the plan for which there was no time.
-    pub skipped: usize,
+    pub(crate) skipped: usize,
 }
 
 /// The sizes in the profile, with where they come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Sizes {
-    pub block_tokens: Fact,
-    pub kv_tokens: Fact,
-    pub batch_tokens_max: Fact,
-    pub running_max: Fact,
-    pub context_tokens_max: Fact,
+pub(crate) struct Sizes {
+    pub(crate) block_tokens: Fact,
+    pub(crate) kv_tokens: Fact,
+    pub(crate) batch_tokens_max: Fact,
+    pub(crate) running_max: Fact,
+    pub(crate) context_tokens_max: Fact,
 }
 
 /// What an engine has at least, for the plan, where it does not say.
@@ -60,7 +60,7 @@ const BLOCK_TOKENS: u64 = 16;
 const FITTED_SHARE: f64 = 0.85;
 
 /// Calibrates. `progress` hears how many rounds of how many are done.
-pub async fn calibrate(
+pub(crate) async fn calibrate(
     target: &mut impl ProbeTarget,
     settings: &SessionSettings,
     mut progress: impl FnMut(usize, usize),

@@ -10,17 +10,17 @@ use crate::held_out::{Agreement, agreement, hit_ratio};
 use crate::session::Calibration;
 
 /// Which engine was measured.
-pub struct Subject<'a> {
-    pub address: &'a str,
-    pub model: &'a str,
-    pub facts: &'a EngineFacts,
+pub(crate) struct Subject<'a> {
+    pub(crate) address: &'a str,
+    pub(crate) model: &'a str,
+    pub(crate) facts: &'a EngineFacts,
 }
 
 /// Errors of a quiet engine stay below this.
 const DISTURBED: f64 = 0.2;
 
 /// The whole report.
-pub fn report(subject: &Subject<'_>, found: &Calibration) -> String {
+pub(crate) fn report(subject: &Subject<'_>, found: &Calibration) -> String {
     let mut text = format!("{}\n\n", title(subject));
     sizes(&mut text, found);
     constants(&mut text, &found.profile);
@@ -48,7 +48,7 @@ pub fn report(subject: &Subject<'_>, found: &Calibration) -> String {
 }
 
 /// What the file says of itself.
-pub fn comment(subject: &Subject<'_>, found: &Calibration) -> String {
+pub(crate) fn comment(subject: &Subject<'_>, found: &Calibration) -> String {
     let mut text = format!("Written by maitre calibrate. {}.\n", title(subject));
     for (name, compared) in [("single prompts", &found.singles), ("mixed traffic", &found.mixed)] {
         if let Some(first) = agreement(compared, |it| it.first) {

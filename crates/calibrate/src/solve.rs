@@ -6,18 +6,18 @@
 
 /// One equation: the terms of a sum, and what the sum was.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Equation<const N: usize> {
-    pub terms: [f64; N],
-    pub sum: f64,
+pub(crate) struct Equation<const N: usize> {
+    pub(crate) terms: [f64; N],
+    pub(crate) sum: f64,
 }
 
 impl<const N: usize> Equation<N> {
-    pub fn predict(&self, coefficients: &[f64; N]) -> f64 {
+    pub(crate) fn predict(&self, coefficients: &[f64; N]) -> f64 {
         self.terms.iter().zip(coefficients).map(|(term, it)| term * it).sum()
     }
 
     /// By how much the prediction is off, as a part of what was seen.
-    pub fn error(&self, coefficients: &[f64; N]) -> f64 {
+    pub(crate) fn error(&self, coefficients: &[f64; N]) -> f64 {
         (self.predict(coefficients) - self.sum) / self.sum.max(LEAST)
     }
 }
@@ -35,7 +35,7 @@ const USUAL_ERRORS: f64 = 1.345;
 const ERROR_MIN: f64 = 0.002;
 
 /// The coefficients that fit best. A term that no equation has gets zero.
-pub fn solve<const N: usize>(equations: &[Equation<N>]) -> [f64; N] {
+pub(crate) fn solve<const N: usize>(equations: &[Equation<N>]) -> [f64; N] {
     let mut weights: Vec<f64> = equations.iter().map(|it| weight(it.sum)).collect();
     let mut found = [0.0; N];
     for _ in 0..ROUNDS {
@@ -59,7 +59,7 @@ fn weight(sum: f64) -> f64 {
 }
 
 /// The value below which this part of the values lies; zero for none.
-pub fn quantile(values: &[f64], part: f64) -> f64 {
+pub(crate) fn quantile(values: &[f64], part: f64) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
     let place = (sorted.len().saturating_sub(1) as f64 * part).round() as usize;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use maitre_base::Rng;
+use maitre_base::{Instant, Rng};
 use maitre_sim::profile::Profile;
 
 use crate::predict::VirtualEngine;
@@ -36,6 +36,6 @@ impl ProbeTarget for VirtualTarget {
     }
 
     fn elapsed(&self) -> Duration {
-        self.engine.elapsed()
+        self.engine.now.since(Instant::ZERO)
     }
 }

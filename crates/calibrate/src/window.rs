@@ -8,18 +8,18 @@ use crate::solve::quantile;
 
 /// The mean step while all requests of a round decoded.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct DecodeWindow {
-    pub sequences: u32,
+pub(crate) struct DecodeWindow {
+    pub(crate) sequences: u32,
     /// KV tokens of all of them, in the mean.
-    pub context_tokens: f64,
-    pub step_ms: f64,
+    pub(crate) context_tokens: f64,
+    pub(crate) step_ms: f64,
 }
 
 /// Fewer steps than this are no mean.
 const STEPS_MIN: usize = 6;
 
 /// The window of a round; none if its requests never decoded all at once for long enough.
-pub fn decode_window(round: &ProbeRound, answers: &[ProbeAnswer]) -> Option<DecodeWindow> {
+pub(crate) fn decode_window(round: &ProbeRound, answers: &[ProbeAnswer]) -> Option<DecodeWindow> {
     let begin = answers.iter().map(|it| it.tokens.first()).max()??;
     let end = answers.iter().filter_map(|it| it.tokens.last()).min()?;
     let (mut span, mut steps, mut context_tokens) = (0.0, 0, 0.0);
@@ -40,7 +40,7 @@ pub fn decode_window(round: &ProbeRound, answers: &[ProbeAnswer]) -> Option<Deco
 
 /// How many requests decoded at once, where the most was decoded. Tokens of one step are not read in one moment, so the
 /// largest count of all may be too large.
-pub fn most_at_once(answers: &[ProbeAnswer]) -> u32 {
+pub(crate) fn most_at_once(answers: &[ProbeAnswer]) -> u32 {
     let mut edges: Vec<(Duration, i32)> = Vec::new();
     for answer in answers.iter().filter(|it| it.tokens.len() > 1) {
         let (Some(&first), Some(&last)) = (answer.tokens.first(), answer.tokens.last()) else { continue };
@@ -59,11 +59,11 @@ pub fn most_at_once(answers: &[ProbeAnswer]) -> u32 {
 
 /// What long prompts added to the steps of a request that decoded meanwhile.
 #[derive(Clone, Debug, PartialEq)]
-pub struct ChunkSteps {
+pub(crate) struct ChunkSteps {
     /// Of each long prompt.
-    pub prompt_tokens: Vec<u32>,
+    pub(crate) prompt_tokens: Vec<u32>,
     /// What each step took beyond one without prefill, in order.
-    pub extra_ms: Vec<f64>,
+    pub(crate) extra_ms: Vec<f64>,
 }
 
 /// A step that takes less than this part of the longest one's surplus counts as one without a chunk: it was disturbed, or
@@ -71,7 +71,7 @@ pub struct ChunkSteps {
 const CHUNK_SHARE: f64 = 0.1;
 
 /// The first request of the round decodes, the others are long prompts. None if the steps do not show.
-pub fn chunk_steps(round: &ProbeRound, answers: &[ProbeAnswer]) -> Option<ChunkSteps> {
+pub(crate) fn chunk_steps(round: &ProbeRound, answers: &[ProbeAnswer]) -> Option<ChunkSteps> {
     let (decoder, prompts) = answers.split_first()?;
     let joined = prompts.iter().map(|it| it.sent).min()?;
     let ended = prompts.iter().filter_map(|it| it.tokens.first()).max()?;
@@ -94,12 +94,12 @@ pub fn chunk_steps(round: &ProbeRound, answers: &[ProbeAnswer]) -> Option<ChunkS
 }
 
 impl ChunkSteps {
-    pub fn total_tokens(&self) -> f64 {
+    pub(crate) fn total_tokens(&self) -> f64 {
         self.prompt_tokens.iter().map(|&it| f64::from(it)).sum()
     }
 
     /// How many prompt tokens each step computed, given what one costs by itself and for each token before it.
-    pub fn tokens(&self, token_ms: f64, attended_ms: f64) -> Vec<f64> {
+    pub(crate) fn tokens(&self, token_ms: f64, attended_ms: f64) -> Vec<f64> {
         // Positions in the prompts, which are computed one after the other and are all of about one length.
         let length = self.total_tokens() / self.prompt_tokens.len().max(1) as f64;
         let cost = |position: f64| token_ms + attended_ms * (position % length.max(1.0));
@@ -123,7 +123,7 @@ impl ChunkSteps {
     }
 
     /// Prompt tokens of a full step: all but the last are. None if everything fitted into one.
-    pub fn full_step(&self, token_ms: f64, attended_ms: f64) -> Option<f64> {
+    pub(crate) fn full_step(&self, token_ms: f64, attended_ms: f64) -> Option<f64> {
         let tokens = self.tokens(token_ms, attended_ms);
         let (_, full) = tokens.split_last()?;
         if full.is_empty() {

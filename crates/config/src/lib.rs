@@ -8,8 +8,8 @@
 //! A flag overrides a variable, a variable overrides the file, the file overrides the default. A list is replaced whole,
 //! never merged. A value that is overridden is still checked, because it may apply one day.
 
-pub mod error;
-pub mod knob;
+mod error;
+mod knob;
 
 mod cluster;
 pub mod environment;

@@ -10,7 +10,7 @@
 mod client;
 mod clock;
 pub mod code;
-pub mod facts;
+mod facts;
 mod gather;
 mod judge;
 pub mod report;

@@ -2,9 +2,9 @@
 //! here knows a worker, a socket or a clock.
 
 pub mod allowance;
-pub mod drain_rate;
+mod drain_rate;
 pub mod limits;
-pub mod retry_schedule;
+mod retry_schedule;
 pub mod settings;
 pub mod spare_capacity;
 pub mod wait_queue;

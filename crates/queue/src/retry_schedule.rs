@@ -11,9 +11,9 @@ use std::time::Duration;
 use maitre_base::Instant;
 
 /// Minimum: a client that retries sooner only gets the same answer.
-pub const SOONEST: Duration = Duration::from_secs(1);
+pub(crate) const SOONEST: Duration = Duration::from_secs(1);
 /// Maximum, of one `Retry-After` and of all bookings together.
-pub const FURTHEST: Duration = Duration::from_secs(3_600);
+pub(crate) const FURTHEST: Duration = Duration::from_secs(3_600);
 
 /// Maximum booked by one request: a huge request that no worker can serve must not delay all others.
 const ONE_BOOKING: Duration = Duration::from_secs(5);

@@ -3,7 +3,7 @@
 //! The router's brain is the one that serves; engines, sockets and time are simulated. The same command gives
 //! the same bytes on any machine, however many strategies run concurrently.
 
-pub mod study;
+mod study;
 pub mod trace;
 pub mod tune;
 

@@ -35,19 +35,19 @@ const RETURNS_MAX: u32 = 5;
 
 /// A strategy, or one of the two bounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum StrategyChoice {
+pub(crate) enum StrategyChoice {
     Strategy(Name),
     Oracle,
     IdealCache,
 }
 
 impl StrategyChoice {
-    pub fn all() -> Vec<StrategyChoice> {
+    pub(crate) fn all() -> Vec<StrategyChoice> {
         let strategies = Name::ALL.into_iter().map(StrategyChoice::Strategy);
         strategies.chain([StrategyChoice::Oracle, StrategyChoice::IdealCache]).collect()
     }
 
-    pub fn as_str(self) -> &'static str {
+    pub(crate) fn as_str(self) -> &'static str {
         match self {
             StrategyChoice::Strategy(name) => name.as_str(),
             StrategyChoice::Oracle => "oracle",
@@ -74,7 +74,7 @@ impl FromStr for StrategyChoice {
 
 /// By which rules one run is played.
 #[derive(Clone, Copy, Debug)]
-pub struct PlayedRules {
+pub(crate) struct PlayedRules {
     pub choice: StrategyChoice,
     pub split: SplitRule,
     pub autoscale: Option<Autoscale>,
@@ -82,7 +82,7 @@ pub struct PlayedRules {
 
 /// Which strategies wait in the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum QueueUse {
+pub(crate) enum QueueUse {
     /// Published rules do without it, as they were published; our own is played as it is served.
     ByStrategy,
     /// All of them as `queue.enabled` says.
@@ -91,7 +91,7 @@ pub enum QueueUse {
 
 /// Everything except the strategies and the speeds.
 #[derive(Clone, Debug)]
-pub struct Study {
+pub(crate) struct Study {
     pub trace: Trace,
     /// The sessions that the trace consists of, if it does.
     pub sessions: Option<SessionStudy>,
@@ -144,7 +144,7 @@ fn milliseconds(text: &str) -> Result<Duration, String> {
     }
 }
 
-pub fn args() -> Vec<Arg> {
+pub(crate) fn args() -> Vec<Arg> {
     let mut args = traffic_args();
     args.extend(fleet_args());
     args.extend(knowledge_args());
@@ -152,7 +152,7 @@ pub fn args() -> Vec<Arg> {
 }
 
 /// How many runs at once, and the output format.
-pub fn run_args() -> [Arg; 2] {
+pub(crate) fn run_args() -> [Arg; 2] {
     [
         flag::value("jobs", "N")
             .value_parser(value_parser!(u32).range(1..=256))
@@ -260,7 +260,7 @@ fn check_sync(matches: &ArgMatches) -> anyhow::Result<()> {
 }
 
 impl Study {
-    pub fn read(matches: &ArgMatches, workers: &str) -> anyhow::Result<Study> {
+    pub(crate) fn read(matches: &ArgMatches, workers: &str) -> anyhow::Result<Study> {
         let seed = *matches.get_one("seed").context("seed")?;
         let source: &String = matches.get_one("trace").context("trace")?;
         let limit = matches.get_one("limit").copied().unwrap_or(usize::MAX);
@@ -333,19 +333,19 @@ impl Study {
     }
 
     /// The requests over time, at this multiple of the speed.
-    pub fn hastened(&self, speed: f64) -> Trace {
+    pub(crate) fn hastened(&self, speed: f64) -> Trace {
         let mut trace = self.trace.clone();
         trace.hasten(speed);
         trace
     }
 
     /// Whether a worker prefills for others, now or when it has joined.
-    pub fn has_prefill_workers(&self) -> bool {
+    pub(crate) fn has_prefill_workers(&self) -> bool {
         self.roles.contains(&Role::Prefill) || self.script.joins(Role::Prefill)
     }
 
     /// Whether requests wait in the queue under this strategy.
-    pub fn has_queue(&self, choice: StrategyChoice) -> bool {
+    pub(crate) fn has_queue(&self, choice: StrategyChoice) -> bool {
         let configured = self.config.settings.brain.queue.enabled;
         match (choice, self.queue) {
             // They place every request when it arrives.
@@ -356,7 +356,7 @@ impl Study {
     }
 
     /// What this strategy knows of caches.
-    pub fn cache_knowledge(&self, choice: StrategyChoice) -> CacheKnowledge {
+    pub(crate) fn cache_knowledge(&self, choice: StrategyChoice) -> CacheKnowledge {
         match (choice, self.knowledge) {
             (StrategyChoice::Oracle | StrategyChoice::IdealCache, _) => CacheKnowledge::Exact,
             (StrategyChoice::Strategy(name), _) if !name.needs().cache => CacheKnowledge::Unused,
@@ -366,7 +366,7 @@ impl Study {
         }
     }
 
-    pub fn play(
+    pub(crate) fn play(
         &self,
         rules: PlayedRules,
         prepared: &PreparedTrace<'_>,
@@ -494,7 +494,7 @@ fn read_config(matches: &ArgMatches) -> anyhow::Result<Config> {
 }
 
 /// Key and value of each `--set`.
-pub fn set_pairs<'a>(matches: &'a ArgMatches) -> anyhow::Result<Vec<(&'a str, &'a str)>> {
+pub(crate) fn set_pairs<'a>(matches: &'a ArgMatches) -> anyhow::Result<Vec<(&'a str, &'a str)>> {
     let pair = |pair: &'a String| {
         let (key, value) = pair.split_once('=').with_context(|| format!("--set {pair}: write KEY=VALUE"))?;
         Ok((key.trim(), value.trim()))

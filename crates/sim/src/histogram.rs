@@ -5,21 +5,22 @@
 use std::time::Duration;
 
 /// vLLM's bounds for `time_to_first_token_seconds`.
-pub const FIRST_TOKEN_SECONDS: &[f64] = &[
+pub(crate) const FIRST_TOKEN_SECONDS: &[f64] = &[
     0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0,
     80.0, 160.0, 640.0, 2560.0,
 ];
 
 /// vLLM's bounds for `inter_token_latency_seconds`.
-pub const INTER_TOKEN_SECONDS: &[f64] = &[
+pub(crate) const INTER_TOKEN_SECONDS: &[f64] = &[
     0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0,
 ];
 
 /// vLLM's bounds for `nixl_xfer_time_seconds`.
-pub const TRANSFER_SECONDS: &[f64] = &[0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 5.0];
+pub(crate) const TRANSFER_SECONDS: &[f64] =
+    &[0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 5.0];
 
 /// Powers of four from 2 KiB to 8 GiB, for `nixl_bytes_transferred`.
-pub const TRANSFER_BYTES: &[f64] = &[
+pub(crate) const TRANSFER_BYTES: &[f64] = &[
     2048.0,
     8192.0,
     32768.0,
@@ -35,7 +36,7 @@ pub const TRANSFER_BYTES: &[f64] = &[
 ];
 
 /// For `nixl_num_descriptors`.
-pub const BLOCK_COUNTS: &[f64] = &[
+pub(crate) const BLOCK_COUNTS: &[f64] = &[
     10.0, 20.0, 30.0, 50.0, 75.0, 100.0, 200.0, 400.0, 1000.0, 2000.0, 4000.0, 10_000.0, 20_000.0, 50_000.0,
 ];
 

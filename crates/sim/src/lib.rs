@@ -8,7 +8,7 @@
 pub mod engine;
 pub mod events;
 pub mod generate;
-pub mod histogram;
+mod histogram;
 pub mod http;
 pub mod kv;
 pub mod lab;
@@ -16,7 +16,7 @@ pub mod link;
 pub mod profile;
 pub mod report;
 pub mod sessions;
-pub mod speech;
+mod speech;
 pub mod store;
 pub mod text;
 pub mod trace;

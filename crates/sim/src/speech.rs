@@ -18,7 +18,7 @@ const STRIDE: u64 = 0x9E37_79B9_7F4A_7C15;
 
 /// An answer. The prompt may contain its beginning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Speech {
+pub(crate) struct Speech {
     /// The seed of its first token.
     seed: u64,
     /// How many of its tokens are in the prompt.
@@ -27,12 +27,12 @@ pub struct Speech {
 
 impl Speech {
     /// An answer from its beginning.
-    pub const fn new(seed: u64) -> Speech {
+    pub(crate) const fn new(seed: u64) -> Speech {
         Speech { seed, said: 0 }
     }
 
     /// The answer after these tokens: the rest of one that they end with, or a new one.
-    pub fn after(model: &str, tokens: &[u32]) -> Speech {
+    pub(crate) fn after(model: &str, tokens: &[u32]) -> Speech {
         let from = tokens.len() - tokens.iter().rev().take_while(|&&it| is_piece(it)).count();
         let mut seed = seed(model, &tokens[..from]);
         // The longest answer wins: a run that it is part of has begun with it, too.
@@ -47,33 +47,33 @@ impl Speech {
     }
 
     /// How many tokens follow, unless a limit comes first.
-    pub fn tokens_left(&self, at_least: u64) -> u64 {
+    pub(crate) fn tokens_left(&self, at_least: u64) -> u64 {
         let span = NATURAL_TOKENS.end() - NATURAL_TOKENS.start() + 1;
         let natural = NATURAL_TOKENS.start() + self.seed % span;
         natural.saturating_sub(u64::from(self.said)).max(at_least).max(1)
     }
 
     /// The seed of the tokens that follow: `token` of it and their number.
-    pub fn seed_now(&self) -> u64 {
+    pub(crate) fn seed_now(&self) -> u64 {
         at(self.seed, self.said)
     }
 
-    pub fn piece(&self, index: u32) -> [u8; TOKEN_BYTES] {
+    pub(crate) fn piece(&self, index: u32) -> [u8; TOKEN_BYTES] {
         piece(self.seed_now(), index)
     }
 
-    pub fn text(&self, tokens: u32) -> String {
+    pub(crate) fn text(&self, tokens: u32) -> String {
         (0..tokens).flat_map(|index| self.piece(index)).map(char::from).collect()
     }
 
     /// Another answer of the same length.
-    pub fn with_seed(&self, seed: u64) -> Speech {
+    pub(crate) fn with_seed(&self, seed: u64) -> Speech {
         Speech { seed, said: self.said }
     }
 }
 
 /// The token of this number in an answer.
-pub fn token(seed: u64, index: u32) -> u32 {
+pub(crate) fn token(seed: u64, index: u32) -> u32 {
     u32::from_le_bytes(piece(seed, index))
 }
 

@@ -16,7 +16,7 @@ pub mod chat;
 mod conversation;
 mod cut;
 pub mod date;
-pub mod encoder;
+mod encoder;
 pub mod folder;
 mod json;
 pub mod model;
