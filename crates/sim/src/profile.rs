@@ -105,10 +105,7 @@ pub const H200_8B: Profile = Profile {
 /// 307,328 tokens of 256 KiB are 40.3 GB a GPU: with the weights, 92 % of 80 GB, vLLM's default.
 pub const H100X2_32B: Profile = Profile {
     name: "h100x2-32b",
-    block_tokens: BLOCK_TOKENS,
     kv_blocks: 307_328 / BLOCK_TOKENS + 1,
-    batch_tokens_max: 8_192,
-    running_max: 1_024,
     context_tokens_max: 40_960, // Qwen3-32B without rope scaling.
     step: StepModel {
         floor_ms: 13.6,
@@ -117,7 +114,7 @@ pub const H100X2_32B: Profile = Profile {
         context_token_ms: 4.40e-5,
         decode_sequence_ms: 0.0859,
     },
-    overhead: Duration::from_millis(12), // The same front end as above.
+    ..H200_8B // The same limits of a step, and the same front end.
 };
 
 /// Llama-3.1-8B in bf16 on one A10G: estimated, there is no good published table.
@@ -130,7 +127,6 @@ pub const H100X2_32B: Profile = Profile {
 /// - Cache: 92 % of 24.1 GB, less weights and 1.4 GB of activations: 36 thousand tokens of 128 KiB.
 pub const A10G_8B: Profile = Profile {
     name: "a10g-8b",
-    block_tokens: BLOCK_TOKENS,
     kv_blocks: 36_160 / BLOCK_TOKENS + 1,
     batch_tokens_max: 2_048, // vLLM's default below 70 GiB.
     running_max: 256,        // Likewise.
@@ -142,7 +138,7 @@ pub const A10G_8B: Profile = Profile {
         context_token_ms: 2.45e-4,
         decode_sequence_ms: 0.467,
     },
-    overhead: Duration::from_millis(12),
+    ..H200_8B
 };
 
 /// Llama-3.1-70B (80 layers, 64 heads, 8 KV heads of 128) in bf16 on eight A100 of 80 GB: derived. The fleet of
@@ -156,11 +152,7 @@ pub const A10G_8B: Profile = Profile {
 /// - Cache: 92 % of 640 GB, less weights and 3 GB a GPU of activations: 1.29 million tokens of 320 KiB.
 pub const A100X8_70B: Profile = Profile {
     name: "a100x8-70b",
-    block_tokens: BLOCK_TOKENS,
     kv_blocks: 1_290_240 / BLOCK_TOKENS + 1,
-    batch_tokens_max: 8_192,
-    running_max: 1_024,
-    context_tokens_max: 131_072,
     step: StepModel {
         floor_ms: 14.7,
         prefill_token_ms: 0.1413,
@@ -168,17 +160,13 @@ pub const A100X8_70B: Profile = Profile {
         context_token_ms: 2.26e-5,
         decode_sequence_ms: 0.1535,
     },
-    overhead: Duration::from_millis(12),
+    ..H200_8B
 };
 
 /// No time at all: answers as fast as the machine can, for tests and as the upstream of a proxy benchmark.
 pub const INSTANT: Profile = Profile {
     name: "instant",
-    block_tokens: BLOCK_TOKENS,
     kv_blocks: 65_536, // A million tokens: chosen so that 1,000 ordinary requests never wait for room.
-    batch_tokens_max: 8_192,
-    running_max: 1_024,
-    context_tokens_max: 131_072,
     step: StepModel {
         floor_ms: 0.0,
         prefill_token_ms: 0.0,
@@ -187,6 +175,7 @@ pub const INSTANT: Profile = Profile {
         decode_sequence_ms: 0.0,
     },
     overhead: Duration::ZERO,
+    ..H200_8B
 };
 
 pub const ALL: [Profile; 5] = [H200_8B, H100X2_32B, A100X8_70B, A10G_8B, INSTANT];
