@@ -4,7 +4,7 @@
 //! `cargo test` runs it with small inputs, so that it keeps working.
 #![allow(clippy::print_stdout, clippy::disallowed_methods, reason = "a bench reads the clock and prints")]
 
-use maitre_base::{Rng, StoredBlocks, Tier, WorkerId};
+use maitre_base::{Rng, StoredBlocks, WorkerId};
 use maitre_index::prefix::{self, Unit};
 use maitre_index::{Chain, Holdings, Index, IndexSettings, PrefixHash, Root};
 use std::hint::black_box;
