@@ -16,9 +16,9 @@ macro_rules! words {
         }
 
         impl $name {
-            pub const ALL: [$name; [$($word),*].len()] = [$($name::$value),*];
+            $visibility const ALL: [$name; [$($word),*].len()] = [$($name::$value),*];
 
-            pub const fn name(self) -> &'static str {
+            $visibility const fn name(self) -> &'static str {
                 match self {
                     $($name::$value => $word,)*
                 }
