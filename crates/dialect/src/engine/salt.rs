@@ -10,7 +10,9 @@ use crate::route::Route;
 /// The name of the field; none where the engine has none. An engine of unknown brand gets it too: it may
 /// support the field, and otherwise ignores it.
 pub fn salt_field(kind: Option<EngineKind>, route: Route) -> Option<&'static str> {
-    match (kind.unwrap_or(EngineKind::Vllm), route) {
+    // `/generate` is SGLang's.
+    let likely = if route == Route::Generate { EngineKind::Sglang } else { EngineKind::Vllm };
+    match (kind.unwrap_or(likely), route) {
         (EngineKind::Vllm, Route::Chat | Route::Completions | Route::Responses)
         | (EngineKind::Sglang, Route::Chat | Route::Completions) => Some("cache_salt"),
         (EngineKind::Sglang, Route::Generate) => Some("extra_key"),
@@ -40,6 +42,7 @@ mod tests {
             assert_eq!((salted(kind), kind.takes_salts()), (["-"; 6], false));
         }
         assert_eq!(salt_field(None, Chat), Some("cache_salt"));
+        assert_eq!(salt_field(None, Generate), Some("extra_key"), "no other engine has this route");
         assert!(EngineKind::Vllm.takes_salts() && EngineKind::Sglang.takes_salts());
     }
 }
