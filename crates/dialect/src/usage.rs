@@ -265,6 +265,7 @@ fn add(sum: Option<u64>, more: Option<u64>) -> Option<u64> {
     Some(sum.unwrap_or(0).saturating_add(more?))
 }
 
+/// A larger number is an engine's mistake, and no count: what is learned from it would hold for every client.
 fn count(raw: Raw<'_>) -> Option<u64> {
-    raw.text.parse().ok()
+    raw.text.parse::<u32>().ok().map(u64::from)
 }

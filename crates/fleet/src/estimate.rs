@@ -18,6 +18,10 @@ const BYTES_PER_TOKEN: f64 = 4.0;
 /// Answer length before any was seen; public chat traces have means of 200 to 350 tokens.
 const ANSWER_TOKENS: f64 = 256.0;
 
+/// The longest answer that is learned from. Chosen: above what any model generates, so that an engine that counts
+/// wrongly once does not make every request look like the work of days.
+const ANSWER_TOKENS_MAX: f64 = (1 << 20) as f64;
+
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Estimate {
     pub bytes_per_token: f64,
@@ -86,7 +90,7 @@ impl Estimate {
         if let (1.., Some(tokens)) = (answers.0, counted.answer) {
             self.answers = self.answers.saturating_add(1);
             let weight = NEWEST.max(1.0 / (f64::from(self.answers) + 1.0));
-            let mean = tokens as f64 / f64::from(answers.0);
+            let mean = (tokens as f64 / f64::from(answers.0)).min(ANSWER_TOKENS_MAX);
             self.answer_tokens += weight * (mean - self.answer_tokens);
         }
     }
@@ -155,6 +159,20 @@ mod tests {
             estimate.learn(Size::Tokens(9), counted, Answers(64));
         }
         assert_eq!(work(&estimate, None, Answers::ONE), Tokens(100));
+    }
+
+    #[test]
+    fn one_answer_that_an_engine_counts_wrongly_is_soon_forgotten() {
+        let mut estimate = Estimate::default();
+        let mut learn = |answer, times| {
+            let counted = Counted { prompt: None, cached: None, answer: Some(answer) };
+            (0..times).for_each(|_| estimate.learn(Size::Tokens(9), counted, Answers::ONE));
+            estimate.answer_tokens
+        };
+        learn(100, 100);
+        learn(u64::MAX, 1);
+        let soon = learn(100, 150);
+        assert!(soon < 200.0, "{soon}");
     }
 
     #[test]

@@ -15,6 +15,10 @@ use crate::openai::steering;
 use crate::openai::{Priority, Request, Template};
 use crate::route::Route;
 
+/// As many answers as one request can ask for: vLLM's own limit (`VLLM_MAX_N_SEQUENCES`). A larger number is refused by the
+/// engine, and must not look like work until then.
+const ANSWERS_MAX: u32 = 16_384;
+
 /// A field that the router reads, besides the prompt.
 #[derive(Clone, Copy)]
 enum BodyField {
@@ -202,13 +206,14 @@ impl<'a> BodyFields<'a> {
         let counts =
             [of(BodyField::Number), of(BodyField::BestOf), member(of(BodyField::SamplingParams), "n")];
         let each = counts.into_iter().flatten().filter_map(integer).max().unwrap_or(1);
-        let each = u32::try_from(each.max(1)).unwrap_or(u32::MAX);
+        let each = u32::try_from(each.max(1)).unwrap_or(u32::MAX).min(ANSWERS_MAX);
         let lists = match route {
             Route::Completions | Route::Generate => [Part::Prompt, Part::Text, Part::TokenIds],
             _ => return each,
         };
         let prompts = lists.into_iter().find_map(|it| batch(self.prompt.part(it)?)).unwrap_or(1);
-        u32::try_from(prompts).map_or(u32::MAX, |it| it.max(1).saturating_mul(each))
+        let prompts = u32::try_from(prompts).unwrap_or(u32::MAX).max(1);
+        prompts.saturating_mul(each).min(ANSWERS_MAX)
     }
 
     fn max_tokens(&self) -> Result<Option<u64>, BadRequest> {

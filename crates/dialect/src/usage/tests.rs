@@ -138,6 +138,18 @@ fn an_object_of_exactly_the_limit_is_read() {
     }
 }
 
+#[test]
+fn counts_that_no_answer_can_have_are_no_counts() {
+    let counts = |number: &str| {
+        let body = format!(r#"{{"usage":{{"prompt_tokens":7,"completion_tokens":{number}}}}}"#);
+        find(Route::Chat, [body.as_bytes()]).and_then(|it| it.1)
+    };
+    assert_eq!(counts("4294967295"), Some(4_294_967_295));
+    for absurd in ["4294967296", "18446744073709551615", "-1", "1e9"] {
+        assert_eq!(counts(absurd), None, "{absurd}");
+    }
+}
+
 fn any_response() -> impl Strategy<Value = Vec<u8>> {
     let piece = prop::sample::select(vec![
         "\"usage\"",
