@@ -26,6 +26,9 @@ const NEWEST: usize = 2;
 const STEP_PART_MIN: f64 = 0.1;
 /// The most requests that share a step, however many fit into the KV cache: the usual limit of engines.
 const SHARING_MAX: f64 = 256.0;
+/// The longest answer that counts. Chosen: twice the longest that models give. A request that asks for a million answers
+/// keeps one worker busy, not thousands, and its engine most likely refuses it.
+const ANSWER_TOKENS_MAX: u64 = 1 << 18;
 /// How many standard errors count as chance.
 const CHANCE: f64 = 2.0;
 
@@ -129,7 +132,7 @@ impl Demand {
         let bucket = self.bucket_mut();
         bucket.requests += 1.0;
         bucket.prompt += work.prompt_tokens as f64;
-        bucket.answer += work.answer_tokens as f64;
+        bucket.answer += work.answer_tokens.min(ANSWER_TOKENS_MAX) as f64;
         bucket.due_s += work.due.as_secs_f64();
     }
 

@@ -54,6 +54,18 @@ impl Traffic {
     }
 }
 
+/// Its engine most likely refuses it; until now it asked for 4,096 workers.
+#[test]
+fn one_request_for_countless_answers_does_not_scale_a_fleet() {
+    let mut traffic = Traffic::new();
+    traffic.run(60, |_| 1);
+    let work = ArrivedWork { prompt_tokens: 10, answer_tokens: 1 << 40, due: Duration::from_secs(2) };
+    traffic.scaler.arrived(traffic.now(), work);
+    traffic.scaler.placed(traffic.now(), 10, 10);
+    let desired = traffic.run(5, |_| 1).desired(IDLE_POOL, ScalingSettings::default());
+    assert!(desired.workers <= 3, "{desired:?}");
+}
+
 #[test]
 fn steady_work_gets_as_many_workers_as_it_keeps_busy() {
     // A request is 0.17 s of work.
