@@ -20,13 +20,13 @@ pub(crate) const RANK: HeaderName = HeaderName::from_static("x-data-parallel-ran
 pub(crate) const CACHED_TOKENS: HeaderName = HeaderName::from_static("x-maitre-cached-tokens");
 /// In a request: asks for the whole decision. In a response: the decision.
 pub(crate) const EXPLAIN: HeaderName = HeaderName::from_static("x-maitre-explain");
-/// Whether a stream would go on at another worker if this one failed: `on`, or what prevents it.
 /// Which program a request belongs to; then those of Claude Code and of Codex.
 pub(crate) const PROGRAMS: [HeaderName; 3] = [
     HeaderName::from_static("x-maitre-program"),
     HeaderName::from_static("x-claude-code-session-id"),
     HeaderName::from_static("session_id"),
 ];
+/// Whether a stream would go on at another worker if this one failed: `on`, or what prevents it.
 pub(crate) const CONTINUE: HeaderName = HeaderName::from_static("x-maitre-continue");
 pub(crate) const HEDGE: HeaderName = HeaderName::from_static("x-maitre-hedge");
 /// Milliseconds that a request was queued.
