@@ -1,6 +1,6 @@
 //! Cross-origin requests of browsers (CORS), from the origins that the operator lists.
 //!
-//! Without a list nothing is added: a browser then keeps pages of other origins from sending JSON here and from reading
+//! Without a list no origin is allowed: a browser then keeps pages of other origins from sending JSON here and from reading
 //! what comes back. With one, the router answers preflights itself, because a browser sends them without a key, and
 //! workers do not know the list. What a worker says about origins is replaced, because a worker sees only the router.
 //!
@@ -68,6 +68,8 @@ impl CrossOrigin {
     /// Adds to a response what a browser must know to give it to the page.
     pub(crate) fn mark(&self, headers: &mut HeaderMap) {
         if matches!(self, CrossOrigin::Off) {
+            // Engines allow every page by default (vLLM) or the page that asks (llama.cpp).
+            headers.remove(ACCESS_CONTROL_ALLOW_ORIGIN);
             return;
         }
         for name in
@@ -81,6 +83,22 @@ impl CrossOrigin {
         if let CrossOrigin::Allowed(origin) = self {
             headers.insert(ACCESS_CONTROL_ALLOW_ORIGIN, origin.clone());
             headers.insert(ACCESS_CONTROL_EXPOSE_HEADERS, HeaderValue::from_static("*"));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn without_a_list_no_worker_allows_an_origin() {
+        let request = Request::builder().header(ORIGIN, "https://evil.example.com").body(()).unwrap();
+        for allowed in ["*", "https://evil.example.com"] {
+            let mut headers = HeaderMap::new();
+            headers.insert(ACCESS_CONTROL_ALLOW_ORIGIN, HeaderValue::from_static(allowed));
+            CrossOrigin::of(&[], &request).mark(&mut headers);
+            assert!(headers.is_empty(), "{headers:?}");
         }
     }
 }
