@@ -5,6 +5,7 @@
 
 use std::borrow::Cow;
 use std::collections::HashSet;
+use std::ops::Range;
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -32,13 +33,43 @@ pub fn parse(body: &[u8]) -> Result<Vec<Model>, Unreadable> {
     Ok(cards(body)?.map(|(card, _)| card.model()).collect())
 }
 
-/// Merges several `/v1/models` bodies into one that has only the models to be shown. The first card of each
-/// id stays; an unreadable body adds nothing.
-pub fn merge(bodies: &[&[u8]], is_shown: impl Fn(&str) -> bool) -> String {
+/// One worker's list, read once. A fleet with adapters lists tens of thousands of cards: to parse them for each client that
+/// asks took a lane 38 ms for 24 workers of 2,000 cards.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CardList {
+    /// The cards as the worker wrote them, one after the other.
+    text: String,
+    cards: Vec<(Model, Range<usize>)>,
+}
+
+impl CardList {
+    /// Reads a `/v1/models` body, with the limits of `parse`.
+    pub fn read(body: &[u8]) -> Result<CardList, Unreadable> {
+        let mut list = CardList::default();
+        for (card, raw) in cards(body)? {
+            let start = list.text.len();
+            list.text.push_str(raw);
+            list.cards.push((card.model(), start..list.text.len()));
+        }
+        Ok(list)
+    }
+
+    pub fn models(&self) -> impl Iterator<Item = &Model> {
+        self.cards.iter().map(|it| &it.0)
+    }
+
+    /// The id of each card, and its text.
+    fn texts(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.cards.iter().map(|(model, span)| (model.id.as_str(), &self.text[span.clone()]))
+    }
+}
+
+/// Merges several lists into a `/v1/models` body that has only the models to be shown. The first card of each id stays.
+pub fn merge<'a>(lists: impl IntoIterator<Item = &'a CardList>, is_shown: impl Fn(&str) -> bool) -> String {
     let mut seen = HashSet::new();
     let mut data = String::new();
-    for (card, raw) in bodies.iter().filter_map(|body| cards(body).ok()).flatten() {
-        if is_shown(&card.id) && seen.insert(card.id) {
+    for (id, raw) in lists.into_iter().flat_map(CardList::texts) {
+        if is_shown(id) && seen.insert(id) {
             if !data.is_empty() {
                 data.push(',');
             }
@@ -48,10 +79,9 @@ pub fn merge(bodies: &[&[u8]], is_shown: impl Fn(&str) -> bool) -> String {
     format!(r#"{{"object":"list","data":[{data}]}}"#)
 }
 
-/// The card of one model in several `/v1/models` bodies, as the first worker that has it wrote it.
-pub fn find<'a>(bodies: &[&'a [u8]], id: &str) -> Option<&'a str> {
-    let mut all = bodies.iter().filter_map(|&body| cards(body).ok()).flatten();
-    all.find(|(card, _)| card.id == id).map(|(_, raw)| raw)
+/// The card of one model in several lists, as the first worker that has it wrote it.
+pub fn find<'a>(lists: impl IntoIterator<Item = &'a CardList>, id: &str) -> Option<&'a str> {
+    lists.into_iter().flat_map(CardList::texts).find(|it| it.0 == id).map(|it| it.1)
 }
 
 /// The `owned_by` of the first card: engines sign with their own name.
@@ -116,6 +146,10 @@ mod tests {
         assert_eq!(actual, expected, "body: {body}");
     }
 
+    fn lists(bodies: &[&str]) -> Vec<CardList> {
+        bodies.iter().map(|it| CardList::read(it.as_bytes()).unwrap()).collect()
+    }
+
     #[test]
     fn cards_give_model_base_and_context_length() {
         check(VLLM, &[("llama", None, Some(8192)), ("sql-lora", Some("llama"), None)]);
@@ -145,33 +179,34 @@ mod tests {
     #[test]
     fn merged_lists_keep_the_first_card_of_each_id_verbatim() {
         let other = r#"{"data":[{"id":"llama","owned_by":"me"},{"id":"qwen", "extra" : 1e2}]}"#;
-        let merged = merge(&[VLLM.as_bytes(), b"garbage", other.as_bytes()], |_| true);
+        let merged = merge(&lists(&[VLLM, other]), |_| true);
         check(
             &merged,
             &[("llama", None, Some(8192)), ("sql-lora", Some("llama"), None), ("qwen", None, None)],
         );
         assert!(merged.contains(r#""max_model_len":8192, "permission":[{"id":"p"}]}"#), "{merged}");
         assert!(merged.contains(r#"{"id":"qwen", "extra" : 1e2}"#), "{merged}");
-        assert_eq!(merge(&[], |_| true), r#"{"object":"list","data":[]}"#);
+        assert_eq!(merge([], |_| true), r#"{"object":"list","data":[]}"#);
     }
 
     #[test]
     fn the_card_of_one_model_is_verbatim_and_the_first() {
         let other = r#"{"data":[{"id":"sql-lora","owned_by":"me"},{"id":"org\/qwen", "extra" : 1e2}]}"#;
-        let bodies = [b"garbage", VLLM.as_bytes(), other.as_bytes()];
-        assert_eq!(find(&bodies, "org/qwen"), Some(r#"{"id":"org\/qwen", "extra" : 1e2}"#));
-        assert!(find(&bodies, "sql-lora").unwrap().contains(r#""parent":"llama""#));
-        assert_eq!(find(&bodies, "org"), None);
+        let lists = lists(&[VLLM, other]);
+        assert_eq!(find(&lists, "org/qwen"), Some(r#"{"id":"org\/qwen", "extra" : 1e2}"#));
+        assert!(find(&lists, "sql-lora").unwrap().contains(r#""parent":"llama""#));
+        assert_eq!(find(&lists, "org"), None);
     }
 
     #[test]
     fn a_merged_list_has_only_the_models_to_be_shown() {
-        let merged = merge(&[VLLM.as_bytes()], |it| it == "sql-lora");
+        let merged = merge(&lists(&[VLLM]), |it| it == "sql-lora");
         check(&merged, &[("sql-lora", Some("llama"), None)]);
     }
 
     #[test]
     fn a_body_that_is_not_a_list_is_an_error() {
+        assert!(CardList::read(b"<html>").is_err());
         let error = parse(b"<html>").unwrap_err().to_string();
         assert_eq!(error, "read the list of models: expected value at line 1 column 1");
     }
@@ -180,7 +215,7 @@ mod tests {
         #[test]
         fn arbitrary_bytes_never_panic(body: Vec<u8>) {
             let _ = parse(&body);
-            merge(&[&body], |_| true);
+            merge(CardList::read(&body).ok().as_ref(), |_| true);
         }
 
         #[test]
@@ -188,8 +223,10 @@ mod tests {
             let mut body = VLLM.as_bytes().to_vec();
             let at = at.index(body.len());
             body[at] = byte;
-            let _ = parse(&body);
-            merge(&[&body, VLLM.as_bytes()], |_| true);
+            let models = parse(&body).ok();
+            let list = CardList::read(&body).ok();
+            prop_assert_eq!(list.as_ref().map(|it| it.models().cloned().collect::<Vec<_>>()), models);
+            merge(&list, |_| true);
         }
     }
 }

@@ -1,12 +1,13 @@
 //! One worker as the sockets see it: its address, when it last sent anything, what it reports about itself.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
-use bytes::Bytes;
 use http::HeaderValue;
 use maitre_base::{ChunkReuse, Handoff, HandoffStyle, Instant, Role, WorkerId};
 use maitre_dialect::engine::{Disaggregation, EngineKind};
 use maitre_dialect::legs;
+use maitre_dialect::models::CardList;
 use maitre_dialect::route::Route;
 use maitre_net::address::Address;
 use maitre_net::tls::TlsFailure;
@@ -77,8 +78,8 @@ pub(crate) struct About {
     pub(crate) kind: Option<EngineKind>,
     /// As it was before the worker failed, until it is known again.
     pub(crate) last_kind: Option<EngineKind>,
-    /// Its `/v1/models`, verbatim.
-    pub(crate) models: Option<Bytes>,
+    /// Its `/v1/models`, its cards verbatim.
+    pub(crate) models: Option<Arc<CardList>>,
     /// Its part in requests that two workers share, from engines that report it.
     pub(crate) disaggregation: Option<Disaggregation>,
     /// What its engine calls itself, from a bootstrap server. Another one after each restart.

@@ -13,7 +13,7 @@ use http::header::SERVER;
 use http::{HeaderValue, StatusCode};
 use maitre_base::{EngineLoad, Instant, Rng, Role, hash};
 use maitre_dialect::engine::{self, EngineKind, HEALTH_DELAY_MAX, sources};
-use maitre_dialect::models;
+use maitre_dialect::models::{self, CardList};
 use maitre_dispatch::Event;
 use maitre_fleet::{Card, Evidence};
 use maitre_net::bearer::Bearer;
@@ -376,11 +376,11 @@ impl WorkerWatch {
         }
         let response = self.get("/v1/models").await?;
         self.models_at = Some(now);
-        match models::parse(&response.body) {
-            Ok(models) if response.status.is_success() => {
-                let cards: Vec<Card<'_>> = models.iter().map(card).collect();
+        match CardList::read(&response.body) {
+            Ok(list) if response.status.is_success() => {
+                let cards: Vec<Card<'_>> = list.models().map(card).collect();
                 self.watcher.brain.on(Event::ModelsReported { worker: self.link.worker, cards: &cards });
-                self.link.learn(|about| about.models = Some(response.body.clone()));
+                self.link.learn(|about| about.models = Some(Arc::new(list)));
             }
             // Without a list of models it may serve any.
             _ => debug!(worker = self.link.url, status = response.status.as_u16(), "no list of models"),

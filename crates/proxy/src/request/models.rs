@@ -2,8 +2,11 @@
 //!
 //! A model that a caller may not use does not exist for it, neither in the list nor when it asks for it by name.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
-use maitre_dialect::{models, openai};
+use maitre_dialect::models::{self, CardList};
+use maitre_dialect::openai;
 
 use crate::brain::SharedBrain;
 use crate::keys::Caller;
@@ -13,16 +16,13 @@ use crate::refuse::{Refused, echo};
 const NAMES_MAX: usize = 20;
 
 pub(super) fn list(brain: &SharedBrain, caller: &Caller) -> Bytes {
-    let lists = lists(brain);
-    let lists: Vec<&[u8]> = lists.iter().map(|it| &it[..]).collect();
-    Bytes::from(models::merge(&lists, |it| caller.may_use(it)))
+    Bytes::from(models::merge(lists(brain).iter().map(|it| &**it), |it| caller.may_use(it)))
 }
 
 /// The entry of one model.
 pub(super) fn one(brain: &SharedBrain, caller: &Caller, id: &str) -> Result<Bytes, Refused> {
     let lists = lists(brain);
-    let lists: Vec<&[u8]> = lists.iter().map(|it| &it[..]).collect();
-    let found = models::find(&lists, id).filter(|_| caller.may_use(id));
+    let found = models::find(lists.iter().map(|it| &**it), id).filter(|_| caller.may_use(id));
     let card = found.map(|it| Bytes::copy_from_slice(it.as_bytes()));
     card.ok_or_else(|| Refused::UnknownModel { model: echo(id), known: names(brain, caller) })
 }
@@ -41,7 +41,7 @@ pub(super) fn id_in(path: &str) -> Option<String> {
 }
 
 /// The workers' own lists.
-fn lists(brain: &SharedBrain) -> Vec<Bytes> {
+fn lists(brain: &SharedBrain) -> Vec<Arc<CardList>> {
     brain.links().iter().filter_map(|it| it.about().models).collect()
 }
 
