@@ -294,18 +294,17 @@ impl WorkerWatch {
         }
         // Not healthy before its models are known: it would get requests for models of other workers.
         let known = self.models_at.is_some();
-        if evidence == Evidence::ProbeAnswered && self.read_models().await.is_err() && !known {
+        if evidence == Evidence::ProbeAnswered
+            && let Err(error) = self.read_models().await
+            && !known
+        {
+            if error == Unanswered::TimedOut {
+                self.link.failed("GET /v1/models timed out");
+            }
+            self.warn_of_first_probe(false);
             return false;
         }
-        // The worker's state does not change by this, so no other log line reports it. Most likely its address is wrong.
-        let is_first = !std::mem::replace(&mut self.is_probed, true);
-        if is_first && evidence != Evidence::ProbeAnswered {
-            warn!(
-                worker = self.link.url,
-                "first probe failed: {}; the worker gets no requests until one succeeds",
-                self.link.last_failure()
-            );
-        }
+        self.warn_of_first_probe(evidence == Evidence::ProbeAnswered);
         self.watcher.brain.on(Event::Probed { worker: self.link.worker, evidence });
         if evidence != Evidence::ProbeAnswered {
             // Another engine may come back at this address.
@@ -314,6 +313,18 @@ impl WorkerWatch {
             self.link.forget_engine();
         }
         evidence == Evidence::ProbeAnswered
+    }
+
+    /// The worker's state does not change by this, so no other log line reports it. Most likely its address is wrong.
+    fn warn_of_first_probe(&mut self, has_succeeded: bool) {
+        let is_first = !std::mem::replace(&mut self.is_probed, true);
+        if is_first && !has_succeeded {
+            warn!(
+                worker = self.link.url,
+                "first probe failed: {}; the worker gets no requests until one succeeds",
+                self.link.last_failure()
+            );
+        }
     }
 
     /// Once. It may be meant, but what lies behind a router is not known here.

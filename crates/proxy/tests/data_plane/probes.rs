@@ -71,6 +71,27 @@ async fn an_engine_in_a_long_step_stays_healthy_while_it_answers_otherwise() {
     }
 }
 
+/// Until now no line said why the worker got no requests.
+#[tokio::test]
+async fn an_engine_that_is_healthy_and_does_not_list_its_models_is_reported_once() {
+    let log = Log::new();
+    let engine = Host::bind(ANYWHERE, engine_settings()).await.unwrap();
+    let mut front = front(&engine, "/v1/models", 0).await;
+    front.fails.store(true, Ordering::Relaxed);
+    let mut settings = settings();
+    (settings.probes.interval, settings.probes.timeout) =
+        (Duration::from_millis(10), Duration::from_millis(50));
+    settings.workers = vec![format!("http://{}", front.addr).parse().unwrap()];
+    let router = within(maitre_proxy::Router::start(settings)).await.unwrap();
+    // The engine of unknown brand is asked once more, for what it is. The last one begins after the first was given up.
+    for _ in 0..5 {
+        within(front.noes.recv()).await.unwrap();
+    }
+    log.check_once("first probe failed: GET /v1/models timed out");
+    front.fails.store(false, Ordering::Relaxed);
+    within(router.until_all_ready()).await;
+}
+
 #[tokio::test]
 async fn a_router_that_is_found_as_its_own_worker_gets_nothing_from_itself() {
     let log = Log::new();
