@@ -1,11 +1,15 @@
 //! The report as text for people and as JSON for programs.
 
+use std::collections::HashMap;
 use std::fmt::Write as _;
 
 use serde_json::{Value, json};
 
 use super::code::Severity;
 use super::report::{Finding, Report};
+
+/// Most workers that one finding lists, two lines of a terminal; `--json` has all.
+const URLS_MAX: usize = 8;
 
 /// Escape sequences for a terminal; empty elsewhere.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,13 +34,12 @@ impl Paint {
     }
 }
 
-/// Findings worst first, grouped by code; then one line for each check.
+/// Findings worst first, grouped by code, and alike ones of several workers as one; then one line for each check.
 pub(super) fn text(report: &Report, paint: Paint) -> String {
     let mut text = String::new();
     for group in report.findings.chunk_by(|one, other| one.code == other.code) {
-        for finding in group {
-            // Writing to a string cannot fail.
-            let _ = write!(text, "{}", of_finding(finding, paint));
+        for alike in alike(group) {
+            text.push_str(&of_findings(&alike, paint));
         }
         text.push('\n');
     }
@@ -58,11 +61,33 @@ fn counted(count: usize, word: &str) -> String {
     if count == 1 { format!("1 {word}") } else { format!("{count} {word}s") }
 }
 
-fn of_finding(finding: &Finding, paint: Paint) -> String {
-    let severity = paint.severity(finding.code.severity());
-    let code = paint.put("1", finding.code.name());
-    let worker = finding.worker.as_deref().map(|it| format!("  {it}")).unwrap_or_default();
-    format!("{severity} {code}{worker}\n  {}\n  fix: {}\n", finding.what, finding.fix)
+/// Findings of one code that say the same, in the order of the first of them. A fleet is often wrong as a whole.
+fn alike(group: &[Finding]) -> Vec<Vec<&Finding>> {
+    let mut all: Vec<Vec<&Finding>> = Vec::new();
+    let says = |it: &Finding| (it.what.clone(), it.fix.clone());
+    let mut places: HashMap<(String, String), usize> = HashMap::new();
+    for finding in group {
+        let place = *places.entry(says(finding)).or_insert(all.len());
+        match all.get_mut(place) {
+            Some(alike) => alike.push(finding),
+            None => all.push(vec![finding]),
+        }
+    }
+    all
+}
+
+/// Findings that say the same, of which there is at least one.
+fn of_findings(alike: &[&Finding], paint: Paint) -> String {
+    let Some(first) = alike.first() else { return String::new() };
+    let severity = paint.severity(first.code.severity());
+    let code = paint.put("1", first.code.name());
+    let urls: Vec<&str> = alike.iter().filter_map(|it| it.worker.as_deref()).collect();
+    let mut at = urls.iter().take(URLS_MAX).map(|it| format!("  {it}")).collect::<String>();
+    if urls.len() > URLS_MAX {
+        // Writing to a string cannot fail.
+        let _ = write!(at, "  and {} more", urls.len() - URLS_MAX);
+    }
+    format!("{severity} {code}{at}\n  {}\n  fix: {}\n", first.what, first.fix)
 }
 
 pub(super) fn json(report: &Report) -> Value {
@@ -108,6 +133,22 @@ mod tests {
         let well = Report { findings: Vec::new(), ..report() };
         assert_eq!(text(&well, Paint::Plain), "reach               1 of 1 worker\n\nno findings\n");
         assert!(text(&well, Paint::Coloured).contains("\x1b[32mno findings"));
+    }
+
+    #[test]
+    fn what_is_wrong_with_many_workers_is_said_once() {
+        let off = |url: &str| Finding::at(url, Code::EventsOff, "publishes none", "turn it on");
+        let other = Finding::at("http://c:1", Code::EventsOff, "does not say", "name its port");
+        let findings = vec![off("http://a:1"), other.clone(), off("http://b:1")];
+        let report = Report { findings, checks: Vec::new() };
+        let expected = "warning events-off  http://a:1  http://b:1\n  publishes none\n  fix: turn it on\n\
+                        warning events-off  http://c:1\n  does not say\n  fix: name its port\n\n\n\
+                        0 faults, 3 warnings\n";
+        assert_eq!(text(&report, Paint::Plain), expected);
+        assert_eq!(json(&report)["findings"].as_array().unwrap().len(), 3);
+        let many = Report { findings: vec![off("http://a:1"); 10], checks: Vec::new() };
+        let text = text(&many, Paint::Plain);
+        assert!(text.contains("http://a:1  and 2 more\n") && text.ends_with("10 warnings\n"), "{text}");
     }
 
     #[test]

@@ -40,7 +40,10 @@ async fn admin(plan: &DoctorPlan, address: &Address) -> Result<Admin, String> {
     let metrics = client.ask(Question::get("/metrics")).await.map_err(|it| it.why())?;
     let is_ours = exposition::samples(&metrics.body).any(|it| it.name.starts_with("maitre_"));
     if !metrics.is_success() || !is_ours {
-        return Err(format!("/metrics answers {} without metrics of Maitre's", metrics.status));
+        return Err(format!(
+            "/metrics answers {} without metrics of Maitre; the admin address of a router has port 8081 by default",
+            metrics.status
+        ));
     }
     let said = String::from_utf8_lossy(&ready.body[..ready.body.len().min(SAID_BYTES_MAX)]);
     Ok(Admin {
@@ -53,6 +56,12 @@ async fn admin(plan: &DoctorPlan, address: &Address) -> Result<Admin, String> {
 
 async fn front(plan: &DoctorPlan, address: &Address) -> Result<Vec<String>, String> {
     let client = client(plan, address, plan.key.clone());
+    // An engine has /v1/models too.
+    if !client.ask(Question::get("/health")).await.map_err(|it| it.why())?.is_router {
+        return Err(
+            "this is not a Maitre router; name the address that clients use, by default port 8080".to_owned()
+        );
+    }
     let page = client.ask(Question::get("/v1/models")).await.map_err(|it| it.why())?;
     if !page.is_success() {
         return Err(format!("/v1/models answers {}", page.status));

@@ -80,7 +80,10 @@ pub(super) fn prefix_caching(fleet: &Fleet) -> Outcome {
             None => {}
         }
     }
-    outcome.said = format!("on at {}", workers(known));
+    outcome.said = match known + outcome.findings.len() {
+        0 => "not checked: no engine reports it".to_owned(),
+        _ => format!("on at {}", workers(known)),
+    };
     outcome
 }
 

@@ -35,7 +35,8 @@ pub(super) fn router(fleet: &Fleet) -> Outcome {
         None => {}
         Some(Err(why)) => outcome.find(unreachable(why, "--router")),
         Some(Ok(models)) => {
-            said.push(format!("offers {} models", models.len()));
+            let plural = if models.len() == 1 { "" } else { "s" };
+            said.push(format!("offers {} model{plural}", models.len()));
             of_front(fleet, models, &mut outcome);
         }
     }

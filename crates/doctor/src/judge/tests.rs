@@ -153,6 +153,13 @@ fn a_healthy_fleet_has_no_finding_and_a_line_for_each_check() {
     let report = judge(&fleet());
     assert_eq!(report.checks.len(), 17);
     assert!(report.checks.iter().all(|it| !it.said.is_empty()), "{:#?}", report.checks);
+    let mut away = fleet();
+    for worker in &mut away.workers {
+        worker.reach = Reach::Router;
+    }
+    // Nothing is said of engines if none answers.
+    let checks: Vec<&str> = judge(&away).checks.iter().map(|it| it.name).collect();
+    assert_eq!(checks, ["reach", "roles", "this machine", "router"]);
     // An unexamined worker is not healthy, but has no fault either.
     check(
         |fleet| {

@@ -531,5 +531,8 @@ async fn a_router_that_is_not_there() {
     ward.check_at(None, Code::RouterUnreachable, "refused", "--admin-url").await;
     // An engine is not a router.
     ward.plan.admin = Some(url(ward.hosts[0].addr()).parse().unwrap());
-    ward.check_at(None, Code::RouterUnreachable, "without metrics of Maitre's", "--admin-url").await;
+    ward.check_at(None, Code::RouterUnreachable, "without metrics of Maitre;", "--admin-url").await;
+    // It lists models too.
+    (ward.plan.admin, ward.plan.router) = (None, ward.plan.admin.take());
+    ward.check_at(None, Code::RouterUnreachable, "not a Maitre router", "fix --router").await;
 }
