@@ -191,14 +191,23 @@ impl Link {
         }
     }
 
+    /// Whether TLS has failed since anything was received.
+    pub(crate) fn has_tls_failed(&self) -> bool {
+        self.tls_failed.load(Ordering::Relaxed)
+    }
+
     /// A probe or an attempt failed, with this reason.
     pub(crate) fn failed(&self, reason: impl Into<String>) {
         *self.failure.lock() = Some(reason.into());
     }
 
-    /// Why the last probe or attempt failed.
+    /// Why the last probe or attempt failed; None if none has.
+    pub(crate) fn failure(&self) -> Option<String> {
+        self.failure.lock().clone()
+    }
+
     pub(crate) fn last_failure(&self) -> String {
-        self.failure.lock().clone().unwrap_or_else(|| "no response".to_owned())
+        self.failure().unwrap_or_else(|| "no response".to_owned())
     }
 
     /// A connection broke. That may be how the worker rejects our certificate: in TLS 1.3 it sees the certificate after

@@ -35,9 +35,9 @@ pub(crate) enum Refused {
     BadRequest(BadRequest),
     #[error("the header {header} is {value:?}; write {accepted}")]
     BadHeader { header: &'static str, value: String, accepted: String },
-    #[error("the request's headers are larger than {limit} bytes")]
+    #[error("the request's headers are larger than {limit} bytes (limits.headers)")]
     HeadersTooLarge { limit: usize },
-    #[error("the request body is larger than {limit} bytes")]
+    #[error("the request body is larger than {limit} bytes (limits.body)")]
     BodyTooLarge { limit: usize },
     #[error("the request body did not arrive within {0:?}")]
     BodyTooSlow(Duration),

@@ -70,6 +70,7 @@ impl Watcher {
             upstream: None,
             is_probed: false,
             models_at: None,
+            unlisted: None,
             source: None,
             sources_at: None,
             first_rank: 0,
@@ -100,6 +101,8 @@ struct WorkerWatch {
     is_probed: bool,
     /// When the list of models was last read.
     models_at: Option<Instant>,
+    /// The status instead of a list of models, once it has been logged.
+    unlisted: Option<StatusCode>,
     /// Where the worker publishes KV events, and when that was last checked.
     source: Option<Publisher>,
     sources_at: Option<Instant>,
@@ -315,10 +318,11 @@ impl WorkerWatch {
         evidence == Evidence::ProbeAnswered
     }
 
-    /// The worker's state does not change by this, so no other log line reports it. Most likely its address is wrong.
+    /// The worker's state does not change by this, so no other log line reports it. Most likely its address is wrong. A
+    /// failure of TLS has its own line.
     fn warn_of_first_probe(&mut self, has_succeeded: bool) {
         let is_first = !std::mem::replace(&mut self.is_probed, true);
-        if is_first && !has_succeeded {
+        if is_first && !has_succeeded && !self.link.has_tls_failed() {
             warn!(
                 worker = self.link.url,
                 "first probe failed: {}; the worker gets no requests until one succeeds",
@@ -392,11 +396,31 @@ impl WorkerWatch {
                 let cards: Vec<Card<'_>> = list.models().map(card).collect();
                 self.watcher.brain.on(Event::ModelsReported { worker: self.link.worker, cards: &cards });
                 self.link.learn(|about| about.models = Some(Arc::new(list)));
+                self.unlisted = None;
             }
-            // Without a list of models it may serve any.
-            _ => debug!(worker = self.link.url, status = response.status.as_u16(), "no list of models"),
+            _ => self.warn_of_no_models(response.status),
         }
         Ok(())
+    }
+
+    /// Once for each status. A worker without a list of models may serve any, so it gets requests: if it is no engine, or wants
+    /// a key, clients see its errors while the router is ready.
+    fn warn_of_no_models(&mut self, status: StatusCode) {
+        if self.unlisted.replace(status) == Some(status) {
+            return;
+        }
+        let fix = match (status, self.watcher.settings.load().worker_key.is_some()) {
+            (StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN, true) => "it does not accept worker_key",
+            (StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN, false) => {
+                "set worker_key to the key that it requires (its --api-key)"
+            }
+            _ => "if it is not an engine, fix its URL",
+        };
+        let (worker, status) = (&self.link.url, status.as_u16());
+        warn!(
+            worker,
+            "/v1/models answered {status} without a list: the worker gets requests for any model; {fix}"
+        );
     }
 
     async fn read_load(&mut self) -> Result<(), Unanswered> {

@@ -18,7 +18,7 @@ view! {
         /// The part of the work it should take, relative to 1 for a full part; set by an operator.
         weight: f64,
         ..
-        /// Why it is `suspect` or `ejected`, such as `connection refused`.
+        /// Why it is not ready, such as `connection refused`.
         unhealthy: Option<Text>,
         /// Whether an operator has drained it.
         draining: bool,

@@ -63,7 +63,7 @@ pub(super) fn overview(router: &RouterState) -> Overview {
                 ttft_p50_ms: latest.ttft_p50_ms,
                 ttft_p99_ms: latest.ttft_p99_ms,
                 longest_wait_ms: longest_wait.map(|it| millis(it.as_secs_f64())),
-                hit_ratio: latest.hit_ratio.or(sums.hit_ratio()),
+                hit_ratio: latest.hit_ratio,
                 waiting: queue.waiting,
             },
             queue,
@@ -151,8 +151,6 @@ fn worker_view(brain: &Brain, links: &[Arc<Link>], now: Instant, worker: &Worker
     };
     let blocks = cache.numbers(worker.id).map_or(0, |it| it.reported_blocks.max(it.predicted_blocks));
     let requests = worker.requests(now);
-    let is_unhealthy =
-        matches!(worker.health.state(), HealthState::Suspect { .. } | HealthState::Ejected { .. });
     let link = links.binary_search_by_key(&worker.id, |it| it.worker).ok().map(|it| &*links[it]);
     let count = |read: fn(&Link) -> &AtomicU64| link.map_or(0, |it| read(it).load(Ordering::Relaxed));
     let (prompt, cached) = (count(|it| &it.tally.prompt_tokens), count(|it| &it.tally.cached_tokens));
@@ -162,7 +160,7 @@ fn worker_view(brain: &Brain, links: &[Arc<Link>], now: Instant, worker: &Worker
         engine: link.and_then(Link::kind).map(|it| it.name().into()),
         models: models.iter().map(|it| it.to_string().into()).collect(),
         state: worker.health.state().name().into(),
-        unhealthy: link.filter(|_| is_unhealthy).map(|it| it.last_failure().into()),
+        unhealthy: link.and_then(|it| unhealthy(worker, it)).map(Into::into),
         draining: worker.draining,
         role: worker.role.name().into(),
         weight: worker.weight,
@@ -188,6 +186,15 @@ fn worker_view(brain: &Brain, links: &[Arc<Link>], now: Instant, worker: &Worker
         rates: rates(worker, requests),
         trust: cache.trust(worker.id).name().into(),
         last_seen_ms: link.and_then(Link::heard).map(|it| now.since(it).as_millis() as u64),
+    }
+}
+
+/// Why the worker gets no requests. One that is probed for the first time has no reason yet.
+fn unhealthy(worker: &Worker, link: &Link) -> Option<String> {
+    match worker.health.state() {
+        HealthState::Suspect { .. } | HealthState::Ejected { .. } => Some(link.last_failure()),
+        HealthState::Probing => link.failure(),
+        _ => None,
     }
 }
 

@@ -331,6 +331,48 @@ async fn readyz_and_the_overview_agree() {
 }
 
 #[tokio::test]
+async fn a_worker_that_has_never_answered_says_why() {
+    let closed = std::net::TcpListener::bind(crate::fixture::ANYWHERE).unwrap();
+    let url = format!("http://{}", closed.local_addr().unwrap());
+    drop(closed);
+    let fixture = fixture(1).await;
+    fixture.router.discovered(&[url.parse().unwrap()], Vec::new());
+    let mut operator = Operator::at(&fixture).await;
+    let worker = within(async {
+        loop {
+            let workers = operator.see("/admin/v1/overview").await["workers"].take();
+            let found = workers.as_array().unwrap().iter().find(|it| it["url"] == url);
+            if let Some(worker) = found.filter(|it| !it["unhealthy"].is_null()) {
+                break worker.clone();
+            }
+        }
+    })
+    .await;
+    let why = worker["unhealthy"].as_str().unwrap();
+    assert!(worker["state"] == "probing" && why.contains("refused"), "{worker}");
+}
+
+#[tokio::test]
+async fn an_idle_router_has_no_hit_ratio() {
+    let fixture = fixture(1).await;
+    // An answer that does not stream has usage.
+    fixture.client().await.post("/v1/chat/completions", chat(4, false)).await;
+    fixture.until_nothing_is_open().await;
+    let mut operator = Operator::at(&fixture).await;
+    within(async {
+        loop {
+            let overview = operator.see("/admin/v1/overview").await;
+            assert_ne!(overview["totals"]["prompt_tokens"], 0);
+            // A sample may hold the request for ten seconds.
+            if overview["now"]["hit_ratio"].is_null() {
+                break;
+            }
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn a_weight_is_a_number_within_its_limits() {
     let fixture = fixture(1).await;
     let mut operator = Operator::at(&fixture).await;

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use maitre_fleet::HealthState;
 use maitre_sim::http::brand::Brand;
+use maitre_sim::http::misconfiguration::{Misconfiguration, Misconfigurations};
 use maitre_sim::http::{Host, HostConfig};
 use maitre_testkit::log::Log;
 use tokio::net::TcpStream;
@@ -113,4 +114,22 @@ async fn a_router_that_is_found_as_its_own_worker_gets_nothing_from_itself() {
     assert_ne!(fixture.router.look(|brain| state(brain, &own)), Some(HealthState::Ready));
     log.check_once("first probe failed: this is the router itself, not an engine");
     log.check_once("the worker is a Maitre router, not an engine");
+}
+
+/// It gets requests, because it may serve any model: clients see 401 while the router is ready.
+#[tokio::test]
+async fn a_worker_whose_models_need_a_key_is_named_with_the_setting() {
+    let log = Log::new();
+    let locked = Misconfigurations(vec![Misconfiguration::RequiresKey("the-key-of-the-engine")]);
+    let config = HostConfig { misconfigurations: locked, ..engine_settings() };
+    let engine = Host::bind(ANYWHERE, config).await.unwrap();
+    let mut settings = settings();
+    (settings.probes.interval, settings.probes.models_interval) =
+        (Duration::from_millis(10), Duration::from_millis(10));
+    settings.workers = vec![format!("http://{}", engine.addr()).parse().unwrap()];
+    let router = within(maitre_proxy::Router::start(settings)).await.unwrap();
+    let is_ready = |it: &maitre_fleet::Worker| it.health.state() == HealthState::Ready;
+    within(router.until(|brain| brain.fleet().workers().all(is_ready))).await;
+    log.check_once("/v1/models answered 401 without a list");
+    log.check_once("set worker_key to the key that it requires");
 }
