@@ -1,15 +1,29 @@
 //! Suggests the known name that is nearest to an unknown one.
 
-/// More names than this are not listed. There are 39 top-level tables and 150 keys.
-const NAMES_MAX: usize = 50;
+/// More names than this are not listed: two lines of a terminal. There are 39 top-level tables and 150 keys.
+const NAMES_MAX: usize = 12;
 
 /// The hint after "no such key": the nearest name; if none is near, those beside it, or all names if there are none.
 pub(super) fn hint(wrong: &str, known: &[String], beside: &[String]) -> String {
     let names = if beside.is_empty() { known } else { beside };
-    match nearest(wrong, known) {
+    match nearest(wrong, known).or_else(|| elsewhere(wrong, known)) {
+        Some(name) if wrong.contains('.') && !name.contains('.') => {
+            format!("did you mean {name}? It belongs to no table")
+        }
         Some(name) => format!("did you mean {name}?"),
-        None if names.len() > NAMES_MAX => "docs/configuration.md lists all".to_owned(),
+        None if names.len() > NAMES_MAX => "`maitre serve --help` lists all settings".to_owned(),
         None => format!("known: {}", names.join(", ")),
+    }
+}
+
+/// The one name that ends like the wrong one: a key in the wrong table. Of several, the one of no table.
+fn elsewhere<'a>(wrong: &str, known: &'a [String]) -> Option<&'a str> {
+    let last = |name: &'a str| name.rsplit('.').next().unwrap_or(name);
+    let own = wrong.rsplit('.').next()?;
+    let found: Vec<&str> = known.iter().map(String::as_str).filter(|it| last(it) == own).collect();
+    match found[..] {
+        [only] => Some(only),
+        _ => found.into_iter().find(|it| !it.contains('.')),
     }
 }
 
@@ -79,7 +93,7 @@ mod tests {
     #[test]
     fn a_long_list_of_names_is_in_the_documentation() {
         let known: Vec<String> = (0..=NAMES_MAX).map(|it| format!("name-{it}")).collect();
-        assert_eq!(hint("colour", &known, &[]), "docs/configuration.md lists all");
+        assert_eq!(hint("colour", &known, &[]), "`maitre serve --help` lists all settings");
         assert_eq!(hint("colour", &known, &known[..1]), "known: name-0");
     }
 
@@ -88,6 +102,16 @@ mod tests {
         let known = ["limits.body", "limits.headers", "listen"].map(str::to_owned);
         assert_eq!(hint("limits.colour", &known, &known[..2]), "known: limits.body, limits.headers");
         assert_eq!(hint("limits.lisetn", &known, &known[..1]), "known: limits.body");
+    }
+
+    #[test]
+    fn a_key_in_the_wrong_table_is_found_in_its_own() {
+        check("body", "did you mean limits.body?");
+        check("queue.headers", "did you mean limits.headers?");
+        check("queue.listen", "did you mean listen? It belongs to no table");
+        let known = ["listen", "cluster.listen", "a.ca", "b.ca"].map(str::to_owned);
+        assert_eq!(hint("tls.listen", &known, &[]), "did you mean listen? It belongs to no table");
+        assert_eq!(hint("tls.ca", &known, &known[..1]), "known: listen");
     }
 
     #[test]
