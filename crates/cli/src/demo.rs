@@ -249,7 +249,7 @@ fn title(plan: &DemoPlan, strategy: Name, routers: &Routers) -> String {
     let pages = routers.pages(&plan.key);
     let first = routers.first();
     format!(
-        "maitre demo: {strategy}, {} engines (h200-8b, {DEMO_KV_BLOCKS} KV blocks){count}\n{pages}router http://{}   metrics http://{}/metrics   Ctrl-C ends it",
+        "maitre demo: {strategy}, {} engines (h200-8b){count}   Ctrl-C ends it\n{pages}router http://{}   metrics http://{}/metrics",
         plan.engines,
         first.listen(),
         first.admin(),

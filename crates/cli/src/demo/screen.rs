@@ -11,12 +11,15 @@ use crate::demo::tally::{Tally, TokenCounts};
 /// Moves to the top left and erases everything below.
 pub(crate) const HOME: &str = "\x1b[H\x1b[J";
 
-const BAR: usize = 16;
+const BAR: usize = 6;
+
+/// No wider than a plain terminal, which has 80 columns.
+const TITLES: &str = "worker           state    events  now promised  cache  requests   hit  tokens\n";
 
 /// The table as text.
 pub(crate) fn draw(title: &str, elapsed: Duration, brain: &Brain, tally: &Tally) -> String {
     let mut text = format!("{title}   {:>4.0} s\n\n", elapsed.as_secs_f64());
-    text.push_str("worker                    state    events   now   promised  cache             requests  hit ratio  tokens out\n");
+    text.push_str(TITLES);
     for worker in brain.fleet().workers() {
         let row = tally.workers.get(&worker.url).copied().unwrap_or_default();
         line(&mut text, brain, worker, &row);
@@ -26,7 +29,7 @@ pub(crate) fn draw(title: &str, elapsed: Duration, brain: &Brain, tally: &Tally)
     // Writing to a string cannot fail.
     let _ = write!(
         text,
-        "\n{} requests, {} errors   hit ratio {:.3}   first token p50 {:.0} ms, p99 {:.0} ms   {rate:.0} tokens/s\n",
+        "\n{} requests, {} errors  hit {:.3}  TTFT p50 {:.0} ms, p99 {:.0} ms  {rate:.0} tok/s\n",
         total.requests + tally.errors,
         tally.errors,
         total.hit_ratio(),
@@ -40,22 +43,25 @@ fn line(text: &mut String, brain: &Brain, worker: &Worker, row: &TokenCounts) {
     let numbers = brain.cache().numbers(worker.id).unwrap_or_default();
     let held = f64::from(numbers.reported_blocks.max(numbers.predicted_blocks));
     let part = (held / f64::from(numbers.capacity_blocks.max(1))).clamp(0.0, 1.0);
-    let full = (part * BAR as f64).round() as usize;
     let promised = worker.promised.work.prefill.tokens + worker.promised.work.decode;
-    let _ = writeln!(
-        text,
-        "{:<25} {:<8} {:<7} {:>4} {:>10}  {}{} {:>9} {:>10.3} {:>11}",
-        worker.url,
-        worker.health.state().name(),
-        brain.cache().trust(worker.id).name(),
-        worker.promised.work.requests,
-        promised.0,
+    let words = [worker.health.state().name(), brain.cache().trust(worker.id).name()];
+    let load = [u64::from(worker.promised.work.requests), promised.0];
+    text.push_str(&cells(worker.url.trim_start_matches("http://"), words, load, part, row));
+    text.push('\n');
+}
+
+/// One row: state and trust, requests and promised tokens, the part of the cache in use, totals.
+fn cells(name: &str, words: [&str; 2], load: [u64; 2], part: f64, row: &TokenCounts) -> String {
+    let full = (part * BAR as f64).round() as usize;
+    let ([state, trust], [requests, promised]) = (words, load);
+    format!(
+        "{name:<16} {state:<8} {trust:<7} {requests:>3} {promised:>8}  {}{} {:>8} {:>5.3} {:>7}",
         "█".repeat(full),
         "░".repeat(BAR - full),
         row.requests,
         row.hit_ratio(),
         row.answer_tokens,
-    );
+    )
 }
 
 /// Strategies in adjacent columns.
@@ -82,4 +88,17 @@ pub(crate) fn compare(runs: &[(String, Tally)], seconds: f64) -> String {
     }
     text.push_str("most loaded: prompt tokens computed by the busiest worker, against the mean of all\n");
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_row_is_as_wide_as_the_titles_and_fits_into_a_plain_terminal() {
+        let row = TokenCounts { requests: 12_345, answer_tokens: 1_234_567, ..TokenCounts::default() };
+        let text = cells("127.0.0.1:45051", ["warming", "suspect"], [123, 1_234_567], 0.5, &row);
+        assert_eq!(text.chars().count(), TITLES.trim_end().len(), "{TITLES}{text}");
+        assert!(TITLES.trim_end().len() <= 80);
+    }
 }
