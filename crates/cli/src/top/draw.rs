@@ -20,6 +20,7 @@ use crate::operator::programs;
 use crate::operator::table::{Side, cells, cut, wrap};
 use maitre_views::overview::Overview;
 use maitre_views::scaling::ModelScalingView;
+use maitre_views::worker::WorkerView;
 
 /// Data older than this is marked: the stream has an event each second.
 const OLD: Duration = Duration::from_secs(3);
@@ -100,7 +101,7 @@ fn numbers(overview: &Overview) -> Vec<String> {
     let now = &overview.now;
     let ready = match (overview.draining, overview.ready, &overview.not_ready) {
         (true, _, _) => "draining".to_owned(),
-        (false, true, _) => "ready".to_owned(),
+        (false, true, _) => format!("ready{}", missing(overview)),
         (false, false, Some(reason)) => format!("not ready: {reason}"),
         (false, false, None) => "not ready".to_owned(),
     };
@@ -121,6 +122,13 @@ fn numbers(overview: &Overview) -> Vec<String> {
     // Beside the percentiles.
     numbers.splice(6..6, longest.map(|it| format!("longest wait {}", format::millis(it))));
     numbers
+}
+
+/// How many workers take requests, if some do not: their rows may be below the screen.
+fn missing(overview: &Overview) -> String {
+    let takes = |it: &&WorkerView| !it.draining && matches!(&*it.state, "ready" | "warming");
+    let (some, all) = (overview.workers.iter().filter(takes).count(), overview.workers.len());
+    if some == all { String::new() } else { format!(", {some} of {all} workers") }
 }
 
 /// The loss of the connection, or the result of the last command.
