@@ -180,21 +180,27 @@ pub(super) fn title(study: &Study) -> String {
     };
     let traffic = match &study.sessions {
         Some(sessions) => format!("{}, {requests} calls", sessions.words()),
-        None => format!("{requests} requests in {seconds:.0} s"),
+        None => format!("{} in {seconds:.0} s", counted(requests, "request")),
     };
     let kind = |(profile, &role): (&Profile, &Role)| roles::kind(profile.name, role);
     let mut kinds: Vec<String> = study.fleet.iter().zip(&study.roles).map(kind).collect();
     kinds.dedup();
     format!(
-        "{}: {traffic}; {} workers ({}, {} KV tokens{}); {} caches{}{routers}\n\n",
+        "{}: {traffic}; {} ({}, {} KV tokens{}); {} caches{}{routers}\n\n",
         study.source,
-        study.fleet.len(),
+        counted(study.fleet.len(), "worker"),
         kinds.join(", "),
         study.fleet.iter().map(Profile::kv_tokens).min().unwrap_or(0),
         sharing::words(study),
         knowledge_word(study.knowledge),
         chunks(study),
     )
+}
+
+/// `1 worker`, `8 workers`.
+pub(super) fn counted(count: usize, noun: &str) -> String {
+    let plural = if count == 1 { "" } else { "s" };
+    format!("{count} {noun}{plural}")
 }
 
 /// Whether engines reuse chunks.

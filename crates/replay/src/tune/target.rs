@@ -127,8 +127,13 @@ impl Target {
 
 impl fmt::Display for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let unit = if self.field.unit == Unit::Seconds { "s" } else { "" };
-        write!(f, "{}{}{}{unit}", self.field.name, self.field.sign(), self.limit)
+        let (limit, unit) = match self.field.unit {
+            // In whole microseconds: 0.08 s are 80 ms.
+            Unit::Seconds if self.limit < 1.0 => ((self.limit * 1e6).round() / 1e3, "ms"),
+            Unit::Seconds => (self.limit, "s"),
+            Unit::Ratio | Unit::Requests => (self.limit, ""),
+        };
+        write!(f, "{}{}{limit}{unit}", self.field.name, self.field.sign())
     }
 }
 
@@ -278,10 +283,10 @@ mod tests {
             ("ttft_p99<2s", "ttft_p99<2s"),
             ("p99 TTFT under 2 s", "ttft_p99<2s"),
             ("TTFT p99 below 1500ms", "ttft_p99<1.5s"),
-            ("tpot_mean < 80ms", "tpot_mean<0.08s"),
-            ("mean TPOT under 80 ms", "tpot_mean<0.08s"),
+            ("tpot_mean < 80ms", "tpot_mean<80ms"),
+            ("mean TPOT under 80 ms", "tpot_mean<80ms"),
             ("e2e_p99<2m", "e2e_p99<120s"),
-            ("e2e_mean<0.5s", "e2e_mean<0.5s"),
+            ("e2e_mean<0.5s", "e2e_mean<500ms"),
             ("goodput_ratio>0.99", "goodput_ratio>0.99"),
             ("goodput over 99 %", "goodput_ratio>0.99"),
             ("refused<1", "refused<1"),

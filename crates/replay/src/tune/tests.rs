@@ -80,8 +80,7 @@ fn without_a_large_enough_fleet_it_reports_the_nearest() {
     let args = ["--trace", TRAFFIC, "--workers", "1..3", "--target", "p50 TTFT under 1 ms"];
     let (text, code) = asked(&args).answer(false).unwrap();
     assert_ne!(code, std::process::ExitCode::SUCCESS);
-    for part in
-        ["No fleet of 1 to 3 × a10g-8b keeps ttft_p50<0.001s", "Nearest: 3 × a10g-8b with least-delay"]
+    for part in ["No fleet of 1 to 3 × a10g-8b keeps ttft_p50<1ms", "Nearest: 3 × a10g-8b with least-delay"]
     {
         assert!(text.contains(part), "{part}:\n{text}");
     }

@@ -6,6 +6,7 @@ use maitre_config::Config;
 use maitre_sim::report::ReportRow;
 
 use super::{Best, Report};
+use crate::table::counted;
 use crate::tune::count::Found;
 use crate::tune::dials::{self, Setting};
 use crate::tune::mix::RoleMix;
@@ -45,10 +46,10 @@ fn title(report: &Report<'_>) -> String {
         speed => format!(" ({speed} times as fast as the trace)"),
     };
     format!(
-        "{}: {} requests in {:.0} s{faster}; {} to {} workers ({}, {} KV tokens); {} caches; queue {}\n\
+        "{}: {} in {:.0} s{faster}; {} to {} workers ({}, {} KV tokens); {} caches; queue {}\n\
          Target: {}. Objective of knobs: {}.\n\n",
         study.source,
-        trace.requests.len(),
+        counted(trace.requests.len(), "request"),
         trace.span().as_secs_f64(),
         asked.span.min,
         asked.span.max,
