@@ -12,6 +12,7 @@ mod words;
 #[cfg(test)]
 mod tests;
 
+use std::io::{self, IsTerminal as _};
 use std::process::ExitCode;
 
 use clap::{Arg, ArgAction, ArgMatches, Command};
@@ -69,13 +70,20 @@ pub fn run(matches: &ArgMatches) -> anyhow::Result<ExitCode> {
     }
     let carried = match given.and_then(|given| carry::carry(old, &given)) {
         Ok(carried) => carried,
+        Err(_) if old == Old::VllmRouter && words.iter().any(|it| is_of_stack(it)) => {
+            return Ok(failed(&[STACK_ADVICE.to_owned()]));
+        }
         Err(errors) => return Ok(failed(&errors)),
     };
-    carried.notes.iter().for_each(|note| eprintln!("{note}"));
+    let is_print = matches.get_flag("print");
+    // The file begins with the notes: a terminal that shows it needs them once.
+    if !is_print || !io::stdout().is_terminal() || !carried.missing.is_empty() {
+        carried.notes.iter().for_each(|note| eprintln!("{note}"));
+    }
     if !carried.missing.is_empty() {
         return Ok(failed(&carried.missing));
     }
-    if matches.get_flag("print") {
+    if is_print {
         out::print(&carried.toml)?;
         return Ok(ExitCode::SUCCESS);
     }
@@ -83,6 +91,21 @@ pub fn run(matches: &ArgMatches) -> anyhow::Result<ExitCode> {
         Ok(config) => serve::run_with(Sources::Made(Box::new(config))),
         Err(errors) => Ok(failed(&[errors])),
     }
+}
+
+/// Flags that only the router of vLLM's production stack has, a program that is called vllm-router too.
+const STACK: [&str; 5] =
+    ["--static-backends", "--static-models", "--routing-logic", "--session-key", "--k8s-label-selector"];
+
+const STACK_ADVICE: &str = "\
+these flags are of the router of vLLM's production stack, another program, which compat does not read; write for them:
+  --static-backends A,B       maitre serve --worker A --worker B
+  --service-discovery k8s     --discovery-from 'kubernetes:NAMESPACE?pods=SELECTOR&port=PORT'
+  --routing-logic session     --strategy sticky-session --session-header NAME
+  --routing-logic roundrobin  --strategy round-robin";
+
+fn is_of_stack(word: &str) -> bool {
+    STACK.contains(&word.split('=').next().unwrap_or(word))
 }
 
 fn failed(errors: &[String]) -> ExitCode {

@@ -97,6 +97,23 @@ fn unknown_flags_and_unsupported_modes_start_nothing() {
     }
 }
 
+/// It is called vllm-router too.
+#[test]
+fn flags_of_the_production_stack_are_named_as_such() {
+    let flags = [
+        "--service-discovery",
+        "static",
+        "--static-backends=http://127.0.0.1:9001",
+        "--routing-logic",
+        "session",
+    ];
+    let output = run(&[&["compat", "vllm-router", "--print", "--"], &flags[..]].concat());
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!((output.status.code(), output.stdout.len()), (Some(1), 0), "{text}");
+    assert!(text.starts_with("these flags are of the router of vLLM's production stack"), "{text}");
+    assert!(text.contains("--strategy sticky-session --session-header NAME"), "{text}");
+}
+
 #[test]
 fn there_is_a_page_for_every_command() {
     let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("man");
