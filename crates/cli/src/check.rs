@@ -8,9 +8,13 @@ use clap::{Arg, ArgMatches, Command, value_parser};
 use maitre_config as config;
 
 pub fn command() -> Command {
-    Command::new("check")
-        .about("Check a config file and list every error in it")
-        .arg(Arg::new("file").required(true).value_name("FILE").value_parser(value_parser!(PathBuf)))
+    Command::new("check").about("Check a config file and list every error in it").arg(
+        Arg::new("file")
+            .required(true)
+            .value_name("FILE")
+            .value_parser(value_parser!(PathBuf))
+            .help("The config file, TOML or YAML"),
+    )
 }
 
 pub fn run(matches: &ArgMatches) -> anyhow::Result<ExitCode> {
