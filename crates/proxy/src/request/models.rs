@@ -50,7 +50,11 @@ pub(crate) fn names(brain: &SharedBrain, caller: &Caller) -> String {
     brain.read(|brain| {
         let names = brain.fleet().model_names().filter(|it| caller.may_use(it));
         let names: Vec<&str> = names.take(NAMES_MAX).collect();
-        if names.is_empty() { "nothing yet".to_owned() } else { names.join(", ") }
+        match names.is_empty() {
+            true if caller.is_limited() => "none that this key may use".to_owned(),
+            true => "nothing yet".to_owned(),
+            false => names.join(", "),
+        }
     })
 }
 

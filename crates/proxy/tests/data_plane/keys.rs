@@ -332,7 +332,11 @@ async fn a_model_that_a_key_may_not_use_does_not_exist_for_it() {
             // The same message as for a model that no worker serves.
             let unknown = ask(post(CHAT, chat(1, false).replace("maitre-sim", "unknown")), ACME).await;
             assert_eq!(unknown.text().replace("unknown", "maitre-sim"), answer.text());
-            assert!(answer.text().contains("this fleet serves: nothing yet"), "{}", answer.text());
+            assert!(
+                answer.text().contains("this fleet serves: none that this key may use"),
+                "{}",
+                answer.text()
+            );
         }
         check(&ask(get("/version"), ACME).await, 404, "unknown_path");
         // The message names no other tenant's models.
