@@ -336,7 +336,7 @@ impl Placer {
 
     /// Begins a survey with what all workers have in common.
     fn begin(&mut self, world: &World<'_>, query: &Query<'_>) {
-        self.survey.begin(world.fleet.mean_prefill());
+        self.survey.begin(world.fleet.mean_prefill(query.wanted));
         let cached_part = world.fleet.estimate(query.model()).cached_part;
         self.survey.held_usually = Tokens((query.ask.prefill.0 as f64 * cached_part) as u64);
     }

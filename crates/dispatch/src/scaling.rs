@@ -7,7 +7,6 @@ use std::time::Duration;
 use maitre_base::hash::NumberMap;
 use maitre_base::{ClassId, Instant};
 use maitre_fleet::fleet::MODELS_MAX;
-use maitre_fleet::rates::Rates;
 use maitre_fleet::scaling::demand::{ArrivedWork, TokenCosts};
 use maitre_fleet::scaling::{DesiredWorkers, PoolLoad, Scaler, ScalingSettings};
 use maitre_fleet::{Fleet, ModelId, Worker};
@@ -133,21 +132,8 @@ fn pool_load(now: Instant, pool: PoolId, sources: ScalingSources<'_>) -> PoolLoa
     load
 }
 
-/// What a token costs this model. A fleet of one model is measured as a whole. Of several, one may take ten times as long for a
-/// token as another: there the model's own workers count, as soon as they have shown what they take.
+/// What a token costs this model.
 fn token_costs(pool: PoolId, fleet: &Fleet) -> TokenCosts {
-    let is_here = |it: &&Worker| PoolId::of(fleet.base_of(it.id)) == pool;
-    let answering = || fleet.workers().filter(|it| it.answers());
-    let is_alone = answering().all(|it| is_here(&it));
-    let mut own: Vec<&Rates> = answering().filter(is_here).map(|it| &it.rates).collect();
-    own.retain(|it| it.is_learned());
-    if is_alone || own.is_empty() {
-        own = vec![fleet.rates()];
-    }
-    let mean = |of: fn(&Rates) -> f64| own.iter().map(|it| of(it)).sum::<f64>() / own.len() as f64;
-    TokenCosts {
-        prefill_s: mean(|it| it.prefill.slope),
-        answer_s: mean(|it| it.decode.slope),
-        step_s: mean(|it| it.decode.base),
-    }
+    let rates = fleet.model_rates(pool.model()).rates();
+    TokenCosts { prefill_s: rates.prefill.slope, answer_s: rates.decode.slope, step_s: rates.decode.base }
 }

@@ -374,7 +374,7 @@ impl Scheduler {
     /// A request arrives at its pool. Returns the highest class that has to yield from now on and had not to before.
     pub(crate) fn arrived(&mut self, context: Context<'_>, request: &PendingRequest) -> Option<ClassId> {
         if let hash_map::Entry::Vacant(place) = self.pools.entry(request.pool.0) {
-            place.insert(Pool::new(context.settings));
+            place.insert(Pool::new(request.pool, context.settings));
             self.count_workers(context.fleet);
         }
         self.pool_mut(request.pool)?.flow.arrived(context.now, request)
@@ -506,7 +506,7 @@ impl Scheduler {
     /// corrected when the response has ended.
     pub(crate) fn went(&mut self, context: Context<'_>, request: &mut PendingRequest, passed: &[RequestId]) {
         let Some(pool) = self.pools.get_mut(&request.pool.0) else { return };
-        let decode = request.ask.decode.0 as f64 * decode_weight(context.fleet.rates());
+        let decode = request.ask.decode.0 as f64 * decode_weight(rates_of(context.fleet, request));
         let cost = request.attempt().map(|it| it.promise.prefill.tokens.0 as f64 + decode);
         let entry = match cost {
             Some(cost) => pool.queue.dequeue_at_cost(context.now, request.id, passed, cost),
@@ -539,7 +539,8 @@ impl Scheduler {
         let (Some(_), Some(pool)) = (attempt.charged, self.pools.get_mut(&request.pool.0)) else { return };
         let difference = tokens as f64 - request.ask.decode.0 as f64;
         let weight = context.settings.terms(request.tenant).weight;
-        pool.queue.correct(request.tenant, weight, difference * decode_weight(context.fleet.rates()));
+        let cost = difference * decode_weight(rates_of(context.fleet, request));
+        pool.queue.correct(request.tenant, weight, cost);
     }
 }
 
@@ -564,17 +565,17 @@ fn is_movable(request: &PendingRequest, reservation: &Reservation) -> bool {
 
 /// The pool of the workers that may take this.
 pub(crate) fn pool_of(wanted: Wanted, fleet: &Fleet) -> PoolId {
-    let any_base = || fleet.workers().find_map(|it| fleet.base_of(it.id));
-    PoolId::of(match wanted {
-        Wanted::Model(model) => Some(fleet.base(model)),
-        Wanted::Anything => any_base(),
-        Wanted::Unlisted => None,
-    })
+    PoolId::of(fleet.base_wanted(wanted))
+}
+
+/// How fast the workers of this request are together.
+fn rates_of<'a>(fleet: &'a Fleet, request: &PendingRequest) -> &'a Rates {
+    fleet.model_rates(request.pool.model()).rates()
 }
 
 /// The queue entry of a request.
 fn entry(context: Context<'_>, request: &PendingRequest) -> QueueEntry {
-    let rates = context.fleet.rates();
+    let rates = rates_of(context.fleet, request);
     let own = Duration::try_from_secs_f64(rates.prefill.base).unwrap_or_default();
     QueueEntry {
         request: request.id,

@@ -11,13 +11,13 @@ use maitre_base::{
     WorkerId,
 };
 
-use crate::attention::{Attention, PrefillFit};
+use crate::attention::PrefillFit;
 use crate::backlog::Backlog;
 use crate::estimate::Estimate;
 use crate::health::{self, Evidence, HealthState, MayEject};
-use crate::knee::KneeEstimator;
 use crate::model::{Card, ModelId, Wanted};
-use crate::rates::{LinearFit, Rates};
+use crate::model_rates::RatesByModel;
+use crate::rates::LinearFit;
 use crate::transfers::Transfers;
 use crate::worker::{Models, Worker};
 
@@ -28,6 +28,7 @@ pub const MODELS_MAX: usize = 4_096;
 pub const WEIGHTS: RangeInclusive<f64> = 0.01..=100.0;
 
 mod expected;
+mod learn;
 pub mod mirror;
 mod peers;
 mod pulls;
@@ -69,7 +70,7 @@ pub struct WorkerSnapshot {
     /// Seconds to the first token by prefill work, and seconds between tokens by requests.
     pub prefill: PrefillFit,
     pub decode: LinearFit,
-    /// The same rates, faded to the fleet's for lack of evidence; present only if the worker is idle and they have
+    /// The same rates, faded to its model's for lack of evidence; present only if the worker is idle and they have
     /// faded. A worker with requests is about to show its rates.
     pub faded: Option<(PrefillFit, LinearFit)>,
     /// The load at which its latency starts to rise.
@@ -133,10 +134,7 @@ pub struct Fleet {
     models: Vec<KnownModel>,
     /// Model numbers by the hashes of their names.
     hashes: NumberMap<ModelId>,
-    rates: Rates,
-    attention: Attention,
-    knee_estimator: KneeEstimator,
-    knee: Knee,
+    rates: RatesByModel,
     mean: MeanLoad,
     /// How long KV transfers take.
     transfers: Transfers,
@@ -236,11 +234,30 @@ impl Fleet {
             models.push(model);
         }
         let models = Models::Known(self.share(models));
-        if is_new || self.worker(worker).is_none_or(|it| it.models != models) {
-            self.log.upheaval();
-        }
+        let has_changed = is_new || self.worker(worker).is_none_or(|it| it.models != models);
         if let Some(worker) = self.worker_mut(worker) {
             worker.models = models;
+        }
+        if has_changed {
+            self.log.upheaval();
+            self.find_bases();
+        }
+    }
+
+    /// Updates which model each worker runs: a new list can also show that two names are one model.
+    fn find_bases(&mut self) {
+        for place in 0..self.workers.len() {
+            let Some(it) = &self.workers[place] else { continue };
+            let base = match &it.models {
+                Models::Known(models) => models.first().map(|&it| self.base(it)),
+                Models::Unknown => None,
+            };
+            let Some(it) = self.workers[place].as_mut().filter(|it| it.base != base) else { continue };
+            let is_first = it.base.is_none() && base.is_some_and(|it| self.rates.name(it));
+            if !is_first {
+                it.change_model();
+            }
+            it.base = base;
         }
     }
 
@@ -269,9 +286,15 @@ impl Fleet {
 
     /// The model that a worker runs, under all its names and adapters.
     pub fn base_of(&self, worker: WorkerId) -> Option<ModelId> {
-        match &self.worker(worker)?.models {
-            Models::Known(models) => models.first().map(|&it| self.base(it)),
-            Models::Unknown => None,
+        self.worker(worker)?.base
+    }
+
+    /// The model that such a request gets. Without a name that is any worker's.
+    pub fn base_wanted(&self, wanted: Wanted) -> Option<ModelId> {
+        match wanted {
+            Wanted::Model(model) => Some(self.base(model)),
+            Wanted::Anything => self.workers().find_map(|it| it.base),
+            Wanted::Unlisted => None,
         }
     }
 
@@ -379,16 +402,15 @@ impl Fleet {
     /// Ends ramps that are over, and updates the rates of idle workers and the knees.
     pub fn settle(&mut self, now: Instant, changes: &mut Vec<HealthChange>) {
         let settings = self.settings;
-        self.rates.attend(self.attention.part());
-        let fleet = self.rates;
+        self.rates.settle();
         self.log.note_all();
-        self.knee = self.knee_estimator.knee(&self.knee_estimator);
         self.all_transfers().into_iter().for_each(|it| it.settle(now));
         self.mean = self.mean_load(now);
         self.compare_loads();
         for it in self.workers.iter_mut().flatten() {
-            it.rates.lean(&fleet);
-            it.knee = it.knee_estimator.knee(&self.knee_estimator);
+            let model = self.rates.of(it.base);
+            it.rates.lean(model.rates());
+            it.knee = it.knee_estimator.knee(model.knee_estimator());
             let from = it.health.state();
             it.health.settle(now, &settings);
             changes.extend(change(it.id, from, it.health.state()));
@@ -435,10 +457,10 @@ impl Fleet {
     // Promised work, and the rates learned from it.
 
     pub fn promise(&mut self, now: Instant, worker: WorkerId, promise: Promise) {
-        let fleet = self.rates;
+        let model = *self.model_rates(self.base_of(worker)).rates();
         if let Some(it) = self.worker_mut(worker) {
             if it.promised_by_all().work.requests == 0 {
-                it.rates.place(now, &fleet);
+                it.rates.place(now, &model);
             }
             let joins = it.promised.work.prefilling == 0 && it.promised_by_others.work.prefilling > 0;
             let before = it.promised.progress.max(it.promised_by_others.progress);
@@ -482,45 +504,6 @@ impl Fleet {
                 AdapterUse::Ends => it.adapters.end(model),
             }
         }
-    }
-
-    /// A first token came `took` after its request was placed, with this much to prefill before it.
-    pub fn learn_first_token(&mut self, now: Instant, worker: WorkerId, work: PrefillWork, took: Duration) {
-        let (usual, _) = Rates::usual();
-        let plain_tokens = self.rates.prefill.plain_tokens(work);
-        let slowness = self.worker(worker).map_or(1.0, |it| it.rates.slowness_beside(&self.rates));
-        let seconds = took.as_secs_f64() / slowness;
-        self.attention.learn(work, self.rates.tame_first_token(work, seconds));
-        self.rates.first_token(work, took, usual);
-        self.knee_estimator.first_token(plain_tokens, took);
-        let fleet = self.rates;
-        if let Some(it) = self.worker_mut(worker) {
-            it.knee_estimator.first_token(plain_tokens, took);
-            it.rates.first_token_beside(&fleet, now, work, took);
-        }
-    }
-
-    /// The tokens of an answer came `gap` apart, with this many requests in the batch.
-    pub fn learn_step(&mut self, now: Instant, worker: WorkerId, requests: f64, gap: Duration) {
-        let (_, usual) = Rates::usual();
-        self.rates.step(requests, gap, usual);
-        let fleet = self.rates;
-        if let Some(it) = self.worker_mut(worker) {
-            it.rates.step_beside(&fleet, now, requests, gap);
-        }
-    }
-
-    /// For a while steps took this long, with this many requests and this many prefill tokens in each.
-    pub fn learn_knee(&mut self, worker: WorkerId, requests: f64, prefill: f64, took: Duration) {
-        self.knee_estimator.step(requests, prefill, took);
-        if let Some(it) = self.worker_mut(worker) {
-            it.knee_estimator.step(requests, prefill, took);
-        }
-    }
-
-    /// A request had this much to prefill and this many tokens in its answer.
-    pub fn learn_length(&mut self, prefill: PrefillWork, answer: u64) {
-        self.knee_estimator.answer(self.rates.prefill.plain_tokens(prefill), answer as f64);
     }
 }
 

@@ -4,7 +4,7 @@
 //! token to prefill before it. The base dominates under a small load and the slope under a large one. The knee is
 //! the load at which both are equal.
 //!
-//! `rates` fits the same lines for prices, from current observations. But a fleet that is busy all day shows only one
+//! `rates` fits the same lines for prices, from current observations. But a worker that is busy all day shows only one
 //! load, and many lines fit one point. So this module keeps separate means of small, medium and large loads, each as
 //! last seen, and fits a line through all of them. What an idle worker showed in the morning still counts at noon.
 
@@ -89,7 +89,7 @@ impl Sums {
     }
 }
 
-/// Estimates the knee of one worker, or of the fleet.
+/// Estimates the knee of one worker, or of all workers of a model.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct KneeEstimator {
     /// Steps without their prefill, by the number of requests in them.
@@ -126,10 +126,10 @@ impl KneeEstimator {
         self.prefill
     }
 
-    /// The knee, half from this worker's measurements and half from the fleet's: one worker alone sees few loads.
-    pub fn knee(&self, fleet: &KneeEstimator) -> Knee {
+    /// The knee, half from this worker's measurements and half from those of its model: one worker alone sees few loads.
+    pub fn knee(&self, model: &KneeEstimator) -> Knee {
         let usual = Knee::default();
-        let (own, all) = (self.own(fleet), fleet.own(fleet));
+        let (own, all) = (self.own(model), model.own(model));
         let mean = |own: Option<f64>, all: Option<f64>, usual: f64| match (own, all) {
             (Some(own), Some(all)) => (own * all).sqrt(),
             (own, all) => own.or(all).unwrap_or(usual),
@@ -140,10 +140,10 @@ impl KneeEstimator {
         }
     }
 
-    fn own(&self, fleet: &KneeEstimator) -> (Option<f64>, Option<f64>) {
+    fn own(&self, model: &KneeEstimator) -> (Option<f64>, Option<f64>) {
         let first = self.first_token.line(FIRST_TOKEN);
         // In a steady stream one more request also adds its part of a prompt to each step.
-        let prompt = fleet.prefill / fleet.answer.max(1.0) * first.map_or(0.0, |it| it.slope);
+        let prompt = model.prefill / model.answer.max(1.0) * first.map_or(0.0, |it| it.slope);
         let requests = self.step.line(STEP).map(|it| it.base / (it.slope + prompt));
         (requests, first.map(|it| it.base / it.slope))
     }
@@ -196,9 +196,9 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_without_observations_uses_the_fleets_knee() {
-        let fleet = KneeEstimator { step: seen(&[1, 400]), ..KneeEstimator::default() };
-        let knee = KneeEstimator::default().knee(&fleet);
+    fn a_worker_without_observations_uses_its_models_knee() {
+        let model = KneeEstimator { step: seen(&[1, 400]), ..KneeEstimator::default() };
+        let knee = KneeEstimator::default().knee(&model);
         assert!((40.0..60.0).contains(&knee.requests), "{knee:?}");
         assert_eq!(knee.prefill_tokens, Knee::default().prefill_tokens);
     }

@@ -11,6 +11,7 @@ pub mod health;
 pub mod knee;
 pub mod load;
 pub mod model;
+pub mod model_rates;
 pub mod pulls;
 pub mod rates;
 pub mod scaling;

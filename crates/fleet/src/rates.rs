@@ -3,22 +3,23 @@
 //! Both are linear. A first token takes a base time plus a time for each token to prefill before it, ours and those
 //! promised earlier, and for what those attend to (see `attention`). A step takes a base time plus a time for each
 //! request in it. So a rate is a weighted regression kept as five decaying sums: the last few dozen observations have
-//! half of the weight. Each worker's fit has the fleet's fit as a prior, and the fleet's fit has the usual figures of
-//! engines. So a new worker is priced like its neighbours, and an idle one keeps plausible rates.
+//! half of the weight. Each worker's fit has that of all workers of its model as a prior, which has the usual figures of
+//! engines, or the mean of other models (see `model_rates`). So a new worker is priced like its neighbours, and an idle
+//! one keeps plausible rates.
 //!
-//! For steps a worker has only one number of its own: how slow it is relative to the fleet's fit. At one worker the
+//! For steps a worker has only one number of its own: how slow it is relative to its model's fit. At one worker the
 //! number of requests hardly changes, while other requests' prefills stretch the steps. A fit through such points was
 //! noise: for minutes it said that further requests cost nothing. With the one number, mean TTFT without reuse fell
-//! from 0.67 to 0.59 s. We tried to divide a worker's observations by its slowness before they enter the fleet's fit,
-//! and dropped it. On a mixed fleet responses ended 3 % sooner, but a worker that turned four times slower kept 0.82
+//! from 0.67 to 0.59 s. We tried to divide a worker's observations by its slowness before they enter the common fit,
+//! and dropped it. On two kinds of GPU responses ended 3 % sooner, but a worker that turned four times slower kept 0.82
 //! of its share instead of 0.80 (120 seeds).
 //!
 //! One observation in hundreds is an outlier (a paused process, a client that did not read). So an observation counts
 //! as at most four times and at least a quarter of the expectation. A worker that really became ten times slower is
 //! still learned in a handful of answers, because the expectation moves with each.
 //!
-//! Evidence ages. The rates of a worker that shows none fade to the fleet's (see `staleness`), so that some request
-//! tries it again. That trial decides: it confirms the old rates, or it is nearer to the fleet's and replaces them.
+//! Evidence ages. The rates of a worker that shows none fade to its model's (see `staleness`), so that some request
+//! tries it again. That trial decides: it confirms the old rates, or it is nearer to its model's and replaces them.
 //! We tried faster reactions and dropped them: rates that follow three slow observations in a row, and a memory of
 //! thirteen observations instead of 34. They mistake queues, long prefills and full caches for slow workers. They
 //! cost 7 to 48 % of mean TTFT, in geometric mean over the ranked workloads.
@@ -34,26 +35,25 @@ use crate::staleness::{Staleness, UNLIKE, is_unlike};
 
 /// The weight that an observation keeps after the next one: half after 34.
 const MEMORY: f64 = 0.98;
-/// How many observations a prior is worth. For a worker the prior is the fleet's fit. For the fleet it is the usual
-/// figures, which it soon forgets. Otherwise an untried worker would look slow in a fleet that is faster than usual,
-/// and would stay untried.
+/// How many observations a prior is worth. For a worker the prior is its model's fit. For the model it is the usual
+/// figures, which it soon forgets. Otherwise an untried worker would look slow beside others that are faster than
+/// usual, and would stay untried.
 const LEAN: f64 = 4.0;
-const LEAN_OF_FLEET: f64 = 0.5;
-/// The same for the fleet's steps, whose fit needs many different loads: half after 140.
-const MEMORY_OF_FLEET: f64 = 0.995;
-/// How many steps at the fleet's pace the prior of a worker's slowness is worth.
+const LEAN_OF_MODEL: f64 = 0.5;
+/// The same for a model's steps, whose fit needs many different loads: half after 140.
+const MEMORY_OF_MODEL: f64 = 0.995;
+/// How many steps at its model's pace the prior of a worker's slowness is worth.
 const LEAN_STEPS: f64 = 8.0;
 /// How many observations another router's rates are worth until our own replace them. It is more than the prior, or a
 /// worker unlike its neighbours would be priced half like them.
 const HEARSAY: f64 = 16.0;
-/// Another router's rates count as four points for the fleet: enough for its rates to be learned instead of usual.
+/// Another router's rates count as four points for its model: enough for its rates to be learned instead of usual.
 const HEARSAY_POINTS: [f64; 4] = [0.0, 1.0, 0.0, 1.0];
 /// First tokens that this router must see before it sends its rates to others: as many as the prior is worth.
 const TOLD_FROM: u32 = 4;
 
-/// A worker is of another kind, with another GPU or another model, if its prompt tokens take this many times longer or
-/// shorter than the fleet's. Tested with long prompts on one GPU and short ones on a slower GPU: the fleet learned that a
-/// token takes twice as long after 11,000 tokens with 1.25, and after 16,000 with 2, where 18,000 is true. A worker of
+/// A worker has another kind of GPU if its prompt tokens take this many times longer or shorter than those of its model
+/// as a whole. Tested with long prompts on one GPU and short ones on a slower GPU: the router learned that a token takes twice as long after 11,000 tokens with 1.25, and after 16,000 with 2, where 18,000 is true. A worker of
 /// the same kind seldom differs so much.
 const OTHER_KIND: f64 = 2.0;
 
@@ -104,6 +104,31 @@ pub struct Lean {
     pub(crate) weight: f64,
 }
 
+/// The priors of a model, of which the router knows only what others are like.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Priors {
+    pub first_token: Lean,
+    pub step: Lean,
+}
+
+impl Priors {
+    /// The usual figures.
+    pub const USUAL: Priors = Priors::like((FIRST_TOKEN, STEP));
+
+    pub(crate) const fn like((first_token, step): (LinearFit, LinearFit)) -> Priors {
+        Priors {
+            first_token: Lean { fit: first_token, weight: LEAN_OF_MODEL },
+            step: Lean { fit: step, weight: LEAN_OF_MODEL },
+        }
+    }
+}
+
+impl Default for Priors {
+    fn default() -> Priors {
+        Priors::USUAL
+    }
+}
+
 /// Recent points, as sums.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct LinearRegression {
@@ -139,11 +164,11 @@ impl LinearRegression {
         }
     }
 
-    /// The prior of a worker with these first tokens: the fleet's fit, scaled by how slow the worker is. Prompts of
-    /// one length do not show a slope. With the unscaled fleet fit as prior, a worker five times slower than the
-    /// fleet seemed 22 % faster than it is, at twice the lengths seen.
-    fn lean(&self, fleet: &Rates) -> Lean {
-        let usual = fleet.prefill.by_plain_tokens();
+    /// The prior of a worker with these first tokens: its model's fit, scaled by how slow the worker is. Prompts of
+    /// one length do not show a slope. With the unscaled fit as prior, a worker five times slower than the
+    /// others seemed 22 % faster than it is, at twice the lengths seen.
+    fn lean(&self, model: &Rates) -> Lean {
+        let usual = model.prefill.by_plain_tokens();
         let few = LEAN * usual.at(FIRST_TOKEN_SPAN);
         Lean { fit: self.slowed(usual, few), weight: LEAN }
     }
@@ -192,13 +217,13 @@ const MOST_SECONDS: f64 = 1_000.0;
 const FIRST_TOKEN_SPAN: f64 = 4_000.0;
 const STEP_SPAN: f64 = 32.0;
 
-/// The rates of one worker, or of the fleet.
+/// The rates of one worker, or of all workers of a model.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rates {
     first_token: LinearRegression,
-    /// The fleet's fit.
+    /// For a model.
     step: LinearRegression,
-    /// For a worker: the seconds its recent steps took, and the seconds they would take at the fleet's rate.
+    /// For a worker: the seconds its recent steps took, and the seconds they would take at its model's rate.
     seen: f64,
     expected: f64,
     /// For a worker: how many of its steps were observed.
@@ -207,7 +232,7 @@ pub struct Rates {
     pub prefill: PrefillFit,
     /// Seconds between tokens, by requests that share the step.
     pub decode: LinearFit,
-    /// The time to attend to one token, as a part of the time to compute one. The fleet's value.
+    /// The time to attend to one token, as a part of the time to compute one. Its model's value.
     pub(crate) attention: f64,
     /// First tokens that this router observed, not those that others reported.
     own: u32,
@@ -240,7 +265,7 @@ impl Rates {
         self.first_token.weight >= LEAN
     }
 
-    /// A first token came after `took` somewhere in the fleet, with this much to prefill before it.
+    /// A first token came after `took` at any worker of this model, with this much to prefill before it.
     pub fn first_token(&mut self, work: PrefillWork, took: Duration, lean: Lean) {
         self.own = self.own.saturating_add(1);
         self.learn_first_token(work, took.as_secs_f64());
@@ -252,12 +277,12 @@ impl Rates {
         tame(seconds, self.prefill.at(work))
     }
 
-    /// How many times longer this worker takes for a prompt token than its fleet, if it is of another kind.
+    /// How many times longer this worker takes for a prompt token than its model's do, if it has another kind of GPU.
     ///
-    /// If each kind of GPU or each model gets prompts of its own length, the difference between workers would look
+    /// If each kind of GPU gets prompts of its own length, the difference between workers would look
     /// like one between short and long prompts.
-    pub(crate) fn slowness_beside(&self, fleet: &Rates) -> f64 {
-        let (own, usual) = (self.prefill.slope, fleet.prefill.slope);
+    pub(crate) fn slowness_beside(&self, model: &Rates) -> f64 {
+        let (own, usual) = (self.prefill.slope, model.prefill.slope);
         if is_unlike(own, usual, OTHER_KIND) { own / usual } else { 1.0 }
     }
 
@@ -270,44 +295,44 @@ impl Rates {
         self.prefill = self.first_token.fit(lean, FIRST_TOKEN_SPAN).attending(self.attention);
     }
 
-    /// The same, at a worker of this fleet.
-    pub fn first_token_beside(&mut self, fleet: &Rates, now: Instant, work: PrefillWork, took: Duration) {
+    /// The same, at this worker.
+    pub fn first_token_beside(&mut self, model: &Rates, now: Instant, work: PrefillWork, took: Duration) {
         let seconds = took.as_secs_f64();
         self.own = self.own.saturating_add(1);
-        let usual = fleet.prefill.at(work);
+        let usual = model.prefill.at(work);
         let expected = self.prefill.at(work);
         if self.first_token_age.is_disproved(seconds, expected, usual) {
             self.forget_if(is_unlike(expected, usual, UNLIKE));
             self.first_token = LinearRegression::default();
-            self.lean(fleet);
+            self.lean(model);
         }
         self.learn_first_token(work, seconds);
-        self.fit_first_token(self.first_token.lean(fleet));
-        self.first_token_age.refresh(now, fleet.own, is_unlike(self.prefill.at(work), usual, UNLIKE));
+        self.fit_first_token(self.first_token.lean(model));
+        self.first_token_age.refresh(now, model.own, is_unlike(self.prefill.at(work), usual, UNLIKE));
     }
 
-    /// The tokens of an answer came this far apart, with this many requests in the batch, somewhere in the fleet.
+    /// The tokens of an answer came this far apart, with this many requests in the batch, at any worker of this model.
     pub fn step(&mut self, requests: f64, gap: Duration, lean: Lean) {
         let seen = tame(gap.as_secs_f64(), self.decode.at(requests));
-        self.step.learn(MEMORY_OF_FLEET, requests, seen);
+        self.step.learn(MEMORY_OF_MODEL, requests, seen);
         self.decode = self.step.fit(lean, STEP_SPAN);
     }
 
-    /// The same, at a worker of this fleet.
-    pub fn step_beside(&mut self, fleet: &Rates, now: Instant, requests: f64, gap: Duration) {
-        let (gap, usual) = (gap.as_secs_f64(), fleet.decode.at(requests));
+    /// The same, at this worker.
+    pub fn step_beside(&mut self, model: &Rates, now: Instant, requests: f64, gap: Duration) {
+        let (gap, usual) = (gap.as_secs_f64(), model.decode.at(requests));
         let expected = self.decode.at(requests);
         if self.step_age.is_disproved(gap, expected, usual) {
             self.forget_if(is_unlike(expected, usual, UNLIKE));
             (self.seen, self.expected, self.steps) = (0.0, 0.0, 0);
-            self.lean(fleet);
+            self.lean(model);
         }
         let seen = tame(gap, self.decode.at(requests));
         self.steps = self.steps.saturating_add(1);
         self.seen = self.seen * MEMORY + seen;
         self.expected = self.expected * MEMORY + usual;
-        self.compare(fleet.decode);
-        self.step_age.refresh(now, fleet.own, is_unlike(self.decode.at(requests), usual, UNLIKE));
+        self.compare(model.decode);
+        self.step_age.refresh(now, model.own, is_unlike(self.decode.at(requests), usual, UNLIKE));
     }
 
     /// A worker that has recovered shows it in first tokens and steps alike. A small difference in one of them says
@@ -319,9 +344,9 @@ impl Rates {
     }
 
     /// A request is placed at this idle worker.
-    pub fn place(&mut self, now: Instant, fleet: &Rates) {
-        self.first_token_age.place(now, fleet.own);
-        self.step_age.place(now, fleet.own);
+    pub fn place(&mut self, now: Instant, model: &Rates) {
+        self.first_token_age.place(now, model.own);
+        self.step_age.place(now, model.own);
     }
 
     /// The worker's process has been replaced, so what was learned may no longer hold.
@@ -330,12 +355,12 @@ impl Rates {
         self.step_age.void();
     }
 
-    /// The rates of an idle worker that have faded to the fleet's for lack of evidence.
-    pub fn faded(&self, now: Instant, fleet: &Rates) -> Option<(PrefillFit, LinearFit)> {
-        let first_token = self.first_token_age.faded(now, fleet.own);
-        let step = self.step_age.faded(now, fleet.own);
+    /// The rates of an idle worker that have faded to its model's for lack of evidence.
+    pub fn faded(&self, now: Instant, model: &Rates) -> Option<(PrefillFit, LinearFit)> {
+        let first_token = self.first_token_age.faded(now, model.own);
+        let step = self.step_age.faded(now, model.own);
         let rates =
-            || (self.prefill.faded(first_token, &fleet.prefill), self.decode.faded(step, &fleet.decode));
+            || (self.prefill.faded(first_token, &model.prefill), self.decode.faded(step, &model.decode));
         (first_token > 0.0 || step > 0.0).then(rates)
     }
 
@@ -344,18 +369,18 @@ impl Rates {
         f64::from(self.steps) < LEAN_STEPS
     }
 
-    /// The fleet's steps, scaled by this worker's slowness.
-    fn compare(&mut self, fleet: LinearFit) {
-        let lean = LEAN_STEPS * fleet.at(STEP_SPAN);
+    /// Its model's steps, scaled by this worker's slowness.
+    fn compare(&mut self, model: LinearFit) {
+        let lean = LEAN_STEPS * model.at(STEP_SPAN);
         let slowness = (self.seen + lean) / (self.expected + lean);
-        self.decode = LinearFit { base: fleet.base * slowness, slope: fleet.slope * slowness };
+        self.decode = LinearFit { base: model.base * slowness, slope: model.slope * slowness };
     }
 
     /// Updates the prior, which changes while this worker is idle.
-    pub fn lean(&mut self, fleet: &Rates) {
-        self.attention = fleet.attention;
-        self.fit_first_token(self.first_token.lean(fleet));
-        self.compare(fleet.decode);
+    pub fn lean(&mut self, model: &Rates) {
+        self.attention = model.attention;
+        self.fit_first_token(self.first_token.lean(model));
+        self.compare(model.decode);
     }
 
     /// What this router sends to others: only what it learned from answers seen here.
@@ -365,7 +390,7 @@ impl Rates {
 
     /// Applies another router's rates of this worker, as long as this router has observed none. Replaces earlier
     /// ones.
-    pub fn hear(&mut self, now: Instant, fleet: &Rates, (prefill, decode): (LinearFit, LinearFit)) {
+    pub fn hear(&mut self, now: Instant, model: &Rates, (prefill, decode): (LinearFit, LinearFit)) {
         if self.own > 0 || !prefill.is_sane() || !decode.is_sane() {
             return;
         }
@@ -373,18 +398,18 @@ impl Rates {
         let line = LinearRegression::default().plus(half, 0.0, prefill.base);
         self.first_token = line.plus(half, FIRST_TOKEN_SPAN, prefill.at(FIRST_TOKEN_SPAN));
         self.seen = HEARSAY * decode.at(STEP_SPAN);
-        self.expected = HEARSAY * fleet.decode.at(STEP_SPAN);
-        self.lean(fleet);
+        self.expected = HEARSAY * model.decode.at(STEP_SPAN);
+        self.lean(model);
         let is_unlike =
             |own: LinearFit, usual: LinearFit, at: f64| is_unlike(own.at(at), usual.at(at), UNLIKE);
-        let [own, usual] = [self, fleet].map(|it| it.prefill.by_plain_tokens());
+        let [own, usual] = [self, model].map(|it| it.prefill.by_plain_tokens());
         let first_token = is_unlike(own, usual, FIRST_TOKEN_SPAN);
-        self.first_token_age.refresh(now, fleet.own, first_token);
-        self.step_age.refresh(now, fleet.own, is_unlike(self.decode, fleet.decode, STEP_SPAN));
+        self.first_token_age.refresh(now, model.own, first_token);
+        self.step_age.refresh(now, model.own, is_unlike(self.decode, model.decode, STEP_SPAN));
     }
 
-    /// The same for the fleet's own rates, from any of its workers, as long as none has answered here.
-    pub fn hear_of_any(&mut self, (prefill, decode): (LinearFit, LinearFit)) {
+    /// The same for a model, from any of its workers, as long as none has answered here.
+    pub fn hear_of_any(&mut self, (prefill, decode): (LinearFit, LinearFit), priors: Priors) {
         if self.own > 0 || !prefill.is_sane() || !decode.is_sane() {
             return;
         }
@@ -393,9 +418,8 @@ impl Rates {
             self.first_token.learn(MEMORY, tokens, prefill.at(tokens));
             self.step.learn(MEMORY, requests, decode.at(requests));
         }
-        let (first_token, step) = Rates::usual();
-        self.fit_first_token(first_token);
-        self.decode = self.step.fit(step, STEP_SPAN);
+        self.fit_first_token(priors.first_token);
+        self.decode = self.step.fit(priors.step, STEP_SPAN);
     }
 
     /// Sets the time to attend to one token, as a part of the time to compute one.
@@ -404,10 +428,15 @@ impl Rates {
         self.prefill = self.prefill.by_plain_tokens().attending(part);
     }
 
-    /// The prior of the fleet's own rates.
-    pub const fn usual() -> (Lean, Lean) {
-        let weight = LEAN_OF_FLEET;
-        (Lean { fit: FIRST_TOKEN, weight }, Lean { fit: STEP, weight })
+    /// Whether nothing was observed, here or by another router.
+    pub(crate) fn is_blank(&self) -> bool {
+        self.first_token.weight == 0.0 && self.step.weight == 0.0 && self.expected == 0.0
+    }
+
+    /// Sets the rates of a model that has shown none to what they are expected to be.
+    pub(crate) fn expect(&mut self, priors: Priors) {
+        self.prefill = priors.first_token.fit.attending(self.attention);
+        self.decode = priors.step.fit;
     }
 }
 
@@ -440,7 +469,7 @@ mod tests {
             if wild > 0 && number % wild == 0 {
                 took *= 100.0;
             }
-            rates.first_token(plain(tokens), seconds(took), Rates::usual().0);
+            rates.first_token(plain(tokens), seconds(took), Priors::USUAL.first_token);
         }
         rates
     }
@@ -471,17 +500,17 @@ mod tests {
     fn a_tenfold_slowdown_is_learned_in_a_few_dozen_answers() {
         let mut rates = learn(LinearFit { base: 0.02, slope: 50e-6 }, 200, 0);
         for _ in 0..60 {
-            rates.first_token(plain(4_000), seconds(10.0 * (0.02 + 0.2)), Rates::usual().0);
+            rates.first_token(plain(4_000), seconds(10.0 * (0.02 + 0.2)), Priors::USUAL.first_token);
         }
         assert!(rates.prefill.at(plain(4_000)) > 1.2, "{:?}", rates.prefill);
     }
 
     #[test]
-    fn before_data_the_fleet_is_the_best_guess() {
-        let fleet = learn(LinearFit { base: 0.1, slope: 500e-6 }, 200, 0);
+    fn before_data_its_model_is_the_best_guess() {
+        let model = learn(LinearFit { base: 0.1, slope: 500e-6 }, 200, 0);
         let mut new = Rates::default();
-        new.lean(&fleet);
-        check_near(new.prefill.at(plain(4_000)), fleet.prefill.at(plain(4_000)), 0.01);
+        new.lean(&model);
+        check_near(new.prefill.at(plain(4_000)), model.prefill.at(plain(4_000)), 0.01);
     }
 
     #[test]
@@ -489,24 +518,24 @@ mod tests {
         let (fast, slow) = (LinearFit { base: 0.02, slope: 40e-6 }, LinearFit { base: 0.1, slope: 300e-6 });
         let (step, slow_step) =
             (LinearFit { base: 0.01, slope: 1e-4 }, LinearFit { base: 0.04, slope: 4e-4 });
-        let (mut fleet, mut one, mut other) = (Rates::default(), Rates::default(), Rates::default());
+        let (mut model, mut one, mut other) = (Rates::default(), Rates::default(), Rates::default());
         for _ in 0..4 {
-            fleet.hear_of_any((fast, step));
-            one.hear(Instant::ZERO, &fleet, (fast, step));
-            fleet.hear_of_any((slow, slow_step));
-            other.hear(Instant::ZERO, &fleet, (slow, slow_step));
+            model.hear_of_any((fast, step), Priors::USUAL);
+            one.hear(Instant::ZERO, &model, (fast, step));
+            model.hear_of_any((slow, slow_step), Priors::USUAL);
+            other.hear(Instant::ZERO, &model, (slow, slow_step));
         }
-        assert!(fleet.is_learned() && one.is_learned());
+        assert!(model.is_learned() && one.is_learned());
         check_near(one.prefill.at(plain(4_000)), fast.at(4_000.0), 0.6);
         check_near(other.prefill.at(plain(4_000)), slow.at(4_000.0), 0.15);
         check_near(other.decode.at(32.0), slow_step.at(32.0), 0.25);
         assert!(one.prefill.slope < other.prefill.slope / 2.0 && one.decode.base < other.decode.base / 2.0);
-        assert_eq!((one.to_tell(), fleet.to_tell()), (None, None), "hearsay is not passed on");
+        assert_eq!((one.to_tell(), model.to_tell()), (None, None), "hearsay is not passed on");
         // The worker is really twice as slow as reported.
         for number in 0..150 {
             let tokens = 500 + 100 * (number % 40);
             one.first_token_beside(
-                &fleet,
+                &model,
                 Instant::ZERO,
                 plain(tokens),
                 seconds(2.0 * fast.at(tokens as f64)),
@@ -515,7 +544,7 @@ mod tests {
         check_near(one.prefill.at(plain(4_000)), 2.0 * fast.at(4_000.0), 0.2);
         assert!(one.to_tell().is_some());
         let before = one;
-        one.hear(Instant::ZERO, &fleet, (slow, slow_step));
+        one.hear(Instant::ZERO, &model, (slow, slow_step));
         assert_eq!(one, before, "who has seen it knows better");
     }
 
@@ -527,8 +556,8 @@ mod tests {
             let mut rates = Rates::default();
             rates.hear(Instant::ZERO, &Rates::default(), (odd, fine));
             rates.hear(Instant::ZERO, &Rates::default(), (fine, odd));
-            rates.hear_of_any((odd, fine));
-            rates.hear_of_any((fine, odd));
+            rates.hear_of_any((odd, fine), Priors::USUAL);
+            rates.hear_of_any((fine, odd), Priors::USUAL);
             assert_eq!(rates, Rates::default(), "{odd:?}");
         }
     }
@@ -537,7 +566,7 @@ mod tests {
     fn prompts_of_one_size_leave_a_slope() {
         let mut rates = Rates::default();
         for _ in 0..500 {
-            rates.first_token(plain(1_000), seconds(0.3), Rates::usual().0);
+            rates.first_token(plain(1_000), seconds(0.3), Priors::USUAL.first_token);
         }
         check_near(rates.prefill.at(plain(1_000)), 0.3, 0.1);
         assert!(rates.prefill.slope > 0.0 && rates.prefill.base >= 0.0);
@@ -549,15 +578,15 @@ mod tests {
         let mut rng = Rng::new(3);
         for _ in 0..200 {
             let requests = rng.below(100) as f64;
-            rates.step(requests, seconds(0.02 + 0.000_5 * requests), Rates::usual().1);
+            rates.step(requests, seconds(0.02 + 0.000_5 * requests), Priors::USUAL.step);
         }
         check_near(rates.decode.at(80.0), 0.06, 0.1);
         check_near(rates.decode.slope, 0.000_5, 0.15);
     }
-    /// A fleet in which one worker is ten times slower for a minute. One of the two produces a first token every 100
+    /// A model of which one worker is ten times slower for a minute. One of the two produces a first token every 100
     /// ms.
     struct Pair {
-        fleet: Rates,
+        model: Rates,
         worker: Rates,
         now: Instant,
     }
@@ -567,49 +596,49 @@ mod tests {
 
     impl Pair {
         fn with_slow_worker() -> Pair {
-            let fleet = Rates::default();
-            let mut pair = Pair { fleet, worker: fleet, now: Instant::ZERO };
+            let model = Rates::default();
+            let mut pair = Pair { model, worker: model, now: Instant::ZERO };
             for _ in 0..600 {
-                pair.fleet_answers(1);
+                pair.model_answers(1);
                 pair.worker_answers(10.0);
             }
             check_near(pair.worker.prefill.at(plain(1_000)), 10.0 * USUAL.at(1_000.0), 0.2);
             pair
         }
 
-        fn fleet_answers(&mut self, answers: usize) {
+        fn model_answers(&mut self, answers: usize) {
             for _ in 0..answers {
                 self.now = self.now + Duration::from_millis(100);
-                self.fleet.first_token(plain(1_000), seconds(USUAL.at(1_000.0)), Rates::usual().0);
-                self.fleet.step(1.0, seconds(USUAL_STEP), Rates::usual().1);
+                self.model.first_token(plain(1_000), seconds(USUAL.at(1_000.0)), Priors::USUAL.first_token);
+                self.model.step(1.0, seconds(USUAL_STEP), Priors::USUAL.step);
             }
         }
 
         fn worker_answers(&mut self, slowness: f64) {
-            let Pair { fleet, worker, now } = self;
-            worker.first_token_beside(fleet, *now, plain(1_000), seconds(slowness * USUAL.at(1_000.0)));
-            worker.step_beside(fleet, *now, 1.0, seconds(slowness * USUAL_STEP));
+            let Pair { model, worker, now } = self;
+            worker.first_token_beside(model, *now, plain(1_000), seconds(slowness * USUAL.at(1_000.0)));
+            worker.step_beside(model, *now, 1.0, seconds(slowness * USUAL_STEP));
         }
 
         fn try_worker(&mut self, slowness: f64) {
-            self.worker.place(self.now, &self.fleet);
+            self.worker.place(self.now, &self.model);
             self.worker_answers(slowness);
         }
 
         /// The estimated slowness of the idle worker, for first tokens and for steps.
         fn believed(&self) -> [f64; 2] {
             let (prefill, decode) =
-                self.worker.faded(self.now, &self.fleet).unwrap_or((self.worker.prefill, self.worker.decode));
+                self.worker.faded(self.now, &self.model).unwrap_or((self.worker.prefill, self.worker.decode));
             [prefill.at(plain(1_000)) / USUAL.at(1_000.0), decode.at(1.0) / USUAL_STEP]
         }
     }
 
     #[test]
-    fn rates_without_evidence_fade_to_the_fleets() {
+    fn rates_without_evidence_fade_to_its_models() {
         let mut pair = Pair::with_slow_worker();
         // Each row: seconds without a request there, and the range of the estimated slowness.
         for (after, least, most) in [(7, 8.0, 11.0), (4, 3.0, 8.0), (5, 0.9, 1.3), (600, 0.9, 1.1)] {
-            pair.fleet_answers(after * 10);
+            pair.model_answers(after * 10);
             for slowness in pair.believed() {
                 assert!((least..most).contains(&slowness), "{after} s later {slowness:.2}");
             }
@@ -619,11 +648,11 @@ mod tests {
     #[test]
     fn a_trial_decides_whether_faded_rates_still_hold() {
         let mut slow = Pair::with_slow_worker();
-        slow.fleet_answers(200);
+        slow.model_answers(200);
         slow.try_worker(10.0);
         assert!(slow.believed().iter().all(|&it| it > 8.0), "confirmed: {:?}", slow.believed());
         let mut recovered = Pair::with_slow_worker();
-        recovered.fleet_answers(200);
+        recovered.model_answers(200);
         recovered.try_worker(1.0);
         assert!(recovered.believed().iter().all(|&it| it < 1.2), "replaced: {:?}", recovered.believed());
     }

@@ -2,27 +2,27 @@
 //!
 //! Prices keep requests away from a worker that was slow, so nothing shows that it has recovered. (A worker that had
 //! been ten times slower for a minute got none of 1,840 requests in the minutes after.) So evidence has an age: after
-//! a while without any, an idle worker's rates fade to the fleet's, until a request tries it again.
+//! a while without any, an idle worker's rates fade to those of its model, until a request tries it again.
 //!
-//! The longer a worker has been unlike the fleet, the longer its rates hold. A trial costs one request the
+//! The longer a worker has been unlike its model, the longer its rates hold. A trial costs one request the
 //! difference, and a worker that has been slow for an hour is likely to be slow in a minute. Age counts in seconds
-//! and in first tokens of the fleet: otherwise a fleet with a request a minute would try its slow worker with every
+//! and in first tokens of the model: otherwise a model with a request a minute would try a slow worker with every
 //! second one.
 
 use std::time::Duration;
 
 use maitre_base::Instant;
 
-/// Rates hold for this part of the time that the worker has been unlike the fleet, within limits. Then they fade in
+/// Rates hold for this part of the time that the worker has been unlike its model, within limits. Then they fade in
 /// the same time. A worker that was slow for a minute is tried again every fifteen seconds.
 const HOLDS_PART: u32 = 8;
 const HOLDS_MIN: Duration = Duration::from_secs(4);
 const HOLDS_MAX: Duration = Duration::from_mins(1);
-/// Rates hold for this many first tokens of the fleet, and fade within as many: trials are at most one request in
+/// Rates hold for this many first tokens of its model, and fade within as many: trials are at most one request in
 /// twenty.
 const HOLDS_FIRST_TOKENS: u32 = 10;
 
-/// A worker whose times differ from the fleet's by more than this factor is unlike it.
+/// A worker whose times differ from its model's by more than this factor is unlike it.
 pub(crate) const UNLIKE: f64 = 1.25;
 /// The same for a worker that is not on trial, whose rates only several observations in a row disprove. Under load a
 /// worker gets requests even while it is slow.
@@ -36,9 +36,9 @@ const UNLIKE_LONG: Duration = Duration::from_secs(30);
 pub(crate) struct Staleness {
     /// When the worker last showed its rates.
     at: Instant,
-    /// First tokens that the fleet had seen by then.
+    /// First tokens that its model had seen by then.
     first_tokens: u32,
-    /// Since when the worker has been unlike the fleet.
+    /// Since when the worker has been unlike its model.
     unlike_since: Option<Instant>,
     /// Its process may have been replaced since then.
     is_void: bool,
@@ -49,7 +49,7 @@ pub(crate) struct Staleness {
 }
 
 impl Staleness {
-    /// The worker showed its rates, after this many first tokens of the fleet.
+    /// The worker showed its rates, after this many first tokens of its model.
     pub(crate) fn refresh(&mut self, now: Instant, first_tokens: u32, is_unlike: bool) {
         let unlike_since = is_unlike.then(|| self.unlike_since.unwrap_or(now));
         *self = Staleness { at: now, first_tokens, unlike_since, is_void: false, on_trial: false, ..*self };
@@ -60,8 +60,8 @@ impl Staleness {
         self.on_trial = self.faded(now, first_tokens) > 0.0;
     }
 
-    /// The worker took `seen` seconds. `expected` is what its own rates predict, `usual` what the fleet's predict.
-    /// Returns whether its rates no longer hold: what was seen is nearer to the fleet's. In a trial one observation
+    /// The worker took `seen` seconds. `expected` is what its own rates predict, `usual` what its model's predict.
+    /// Returns whether its rates no longer hold: what was seen is nearer to its model's. In a trial one observation
     /// decides, even by a small difference: a worker priced 13 % above the others gets nothing but trials.
     pub(crate) fn is_disproved(&mut self, seen: f64, expected: f64, usual: f64) -> bool {
         let off = |expected: f64| (seen / expected).ln().abs();
@@ -78,7 +78,7 @@ impl Staleness {
         self.is_void = true;
     }
 
-    /// For how long the worker had been unlike the fleet when it last showed its rates.
+    /// For how long the worker had been unlike its model when it last showed its rates.
     fn unlike(&self) -> Duration {
         self.unlike_since.map_or(Duration::ZERO, |it| self.at.since(it))
     }
@@ -108,7 +108,7 @@ mod tests {
         Instant::from_millis(seconds * 1_000)
     }
 
-    /// A worker was unlike the fleet for `unlike` seconds. Each row: seconds and first tokens later, and how far its
+    /// A worker was unlike its model for `unlike` seconds. Each row: seconds and first tokens later, and how far its
     /// rates have faded.
     #[track_caller]
     fn check(unlike: u64, rows: &[(u64, u32, f64)]) {
@@ -129,12 +129,12 @@ mod tests {
     }
 
     #[test]
-    fn they_hold_while_the_fleet_has_shown_little() {
+    fn they_hold_while_the_model_has_shown_little() {
         check(80, &[(900, 0, 0.0), (900, 10, 0.0), (900, 15, 0.5), (900, 20, 1.0)]);
     }
 
     #[test]
-    fn a_worker_like_the_fleet_again_starts_anew() {
+    fn a_worker_like_the_others_again_starts_anew() {
         let mut staleness = Staleness::default();
         staleness.refresh(at(0), 0, true);
         staleness.refresh(at(800), 0, false);

@@ -44,6 +44,8 @@ pub struct Worker {
     /// `None`: it cannot pull KV cache from others.
     pub(crate) pulls: Option<Pulls>,
     pub models: Models,
+    /// The model that it runs, under all its names and adapters; `None` if it lists none.
+    pub(crate) base: Option<ModelId>,
     pub health: Health,
     /// What this router has promised to it.
     pub promised: Backlog,
@@ -64,7 +66,7 @@ pub struct Worker {
     foreign: [u32; 2],
     pub rates: Rates,
     pub(crate) knee_estimator: KneeEstimator,
-    /// The knee, from its own measurements and the fleet's.
+    /// The knee, from its own measurements and those of all workers of its model.
     pub knee: Knee,
     pub adapters: Adapters,
     /// Takes no new requests, finishes those it has.
@@ -88,6 +90,7 @@ impl Worker {
             handoff_failed: None,
             pulls: None,
             models: Models::Unknown,
+            base: None,
             health: Health::default(),
             promised: Backlog::default(),
             promised_by_others: Backlog::default(),
@@ -131,6 +134,16 @@ impl Worker {
         (self.report, self.promised_then, self.foreign) = (report, promised_then, foreign);
         (self.rates, self.knee) = (rates, knee);
         (self.draining, self.weight, self.requests_elsewhere) = (draining, weight, requests_elsewhere);
+    }
+
+    /// It runs another model now, or joins those whose model is known.
+    pub(crate) fn change_model(&mut self) {
+        if !self.rates.is_blank() {
+            self.rates.void();
+        }
+        if self.base.is_some() {
+            self.knee_estimator = KneeEstimator::default();
+        }
     }
 
     /// Whether it answers clients at all: not if it only prefills for others.

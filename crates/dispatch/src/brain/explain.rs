@@ -45,7 +45,7 @@ impl Brain {
         let admitted = self.admit_in(now, &mut dry_run, &request)?;
         let rules = self.parts.scheduler.rules_in(self.context(now), Some(&dry_run.flow), &request, None);
         let choice = self.parts.choose(now, &request.query(), rules, Mode::DryRun);
-        let is_learned = self.parts.fleet.rates().is_learned();
+        let is_learned = self.parts.fleet.model_rates(request.pool.model()).rates().is_learned();
         let picked = match choice {
             WorkerChoice::Place(picked) | WorkerChoice::Reserve(picked) => Some(picked),
             WorkerChoice::TooLate if is_learned && admitted != Admitted::Behind => {

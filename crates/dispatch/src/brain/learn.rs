@@ -79,7 +79,7 @@ impl Parts {
             let prefill = attempt.prefill_leg.as_ref().map_or(attempt.prefill.tokens, |it| it.fetches);
             let before = request.ask.prefill - prefill;
             let prefill = PrefillWork::after(before, prefill - request.delivered);
-            self.fleet.learn_length(prefill, tokens + delivered);
+            self.fleet.learn_length(attempt.worker, prefill, tokens + delivered);
         }
         // Its blocks may have been reported after its first token.
         if let Some(prompt) = request.prompt.as_ref().filter(|_| attempt.is_counted) {

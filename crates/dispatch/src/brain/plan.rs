@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use maitre_fleet::Wanted;
+
 use super::Brain;
 use crate::cache::BLOCK_TOKENS;
 
@@ -43,10 +45,9 @@ impl Brain {
             false if settings.reads_all => PromptReader::Record,
             false => return None,
         };
-        let any_base = || fleet.workers().find_map(|it| fleet.base_of(it.id));
         let base = match model {
             Some(_) => known.map(|it| fleet.base(it)),
-            None => any_base(),
+            None => fleet.base_wanted(Wanted::Anything),
         };
         let name = base.and_then(|it| fleet.name(it)).cloned();
         let adapter = known.filter(|&it| fleet.is_adapter(it)).and_then(|it| fleet.name(it));

@@ -106,13 +106,14 @@ impl Brain {
         effects: &mut Vec<Effect>,
     ) -> Tried {
         let Some(request) = self.pending.get_mut(&id.0) else { return Tried::NoWorker };
+        let model = request.pool.model();
         let tried = match self.parts.try_place(now, request, looking, effects) {
             Tried::Late => self.place_by_recall(now, id, looking, effects),
             tried => tried,
         };
         match tried {
             // Before rates are learned, a deadline is no reason to refuse: these engines may be faster than usual ones.
-            Tried::Late if !self.parts.fleet.rates().is_learned() => Tried::Busy(None),
+            Tried::Late if !self.parts.fleet.model_rates(model).rates().is_learned() => Tried::Busy(None),
             tried => tried,
         }
     }

@@ -107,7 +107,7 @@ impl Mirror {
             reservation: None,
             program: None,
         };
-        survey.begin(self.fleet.mean_prefill());
+        survey.begin(self.fleet.mean_prefill(wanted));
         let question = CacheQuery { prompt, tokens: ask.prefill, snapshots: &survey.snapshots };
         self.caches.show(question, found, &mut survey.held);
         let none = Reservations::default();

@@ -145,7 +145,7 @@ impl Survey {
             return;
         };
         let now = world.now;
-        let is_learned = world.fleet.rates().is_learned();
+        let is_learned = world.fleet.model_rates(world.fleet.base_wanted(query.wanted)).rates().is_learned();
         let has_long = |it: &WorkerSnapshot| world.long_prefills.is_at(it.worker, query.class);
         let with_long = self.snapshots.iter().filter(|it| has_long(it)).map(|it| it.worker);
         let are_enough = !world.long_prefills.may_begin(now, with_long, admission.workers_for_long_prompts);

@@ -29,7 +29,7 @@ impl DryRun {
     pub(super) fn new(scheduler: &Scheduler, context: Context<'_>, pool: PoolId) -> DryRun {
         let flow = match scheduler.pool(pool) {
             Some(pool) => pool.flow,
-            None => Flow::new(workers_of(pool, context.fleet)),
+            None => Flow::new(pool, workers_of(pool, context.fleet)),
         };
         let empty = WaitQueue::new(&context.settings.classes, context.settings.aging);
         DryRun { flow, queue: DryQueue { pool, joined: None, empty } }

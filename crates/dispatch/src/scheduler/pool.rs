@@ -3,15 +3,16 @@
 use std::time::Duration;
 
 use maitre_base::{ClassId, Instant, RequestId, TenantId};
+use maitre_fleet::ModelId;
 use maitre_queue::settings::CLASSES_MAX;
 use maitre_queue::wait_queue::QueueEntry;
 use maitre_queue::{
     ClassMask, DrainRate, QueueSettings, QueueView, RetrySchedule, SpareCapacity, WaitQueue, spare_capacity,
 };
 
-use super::{Context, cost, entry};
+use super::{Context, cost, entry, rates_of};
 use crate::placer::Consideration;
-use crate::request::PendingRequest;
+use crate::request::{PendingRequest, PoolId};
 
 /// How long a lower class looks for a moment at which the other workers can take what comes. On two workers (`h100x2-32b`, chats at
 /// 40 %, eight seeds) the chats' p99 beside a burst was up to 2.14 times that without one when only the job's own worker was
@@ -49,6 +50,8 @@ pub(crate) struct Pool {
 /// run can copy it.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Flow {
+    /// The model of its workers.
+    model: Option<ModelId>,
     pub(crate) drain: DrainRate,
     /// When refused clients were asked to retry, by class.
     retries: [RetrySchedule; CLASSES_MAX],
@@ -91,8 +94,8 @@ fn is_recent(now: Instant, at: Option<Instant>) -> bool {
 }
 
 impl Pool {
-    pub(super) fn new(settings: &QueueSettings) -> Pool {
-        Pool { queue: WaitQueue::new(&settings.classes, settings.aging), flow: Flow::new(1) }
+    pub(super) fn new(id: PoolId, settings: &QueueSettings) -> Pool {
+        Pool { queue: WaitQueue::new(&settings.classes, settings.aging), flow: Flow::new(id, 1) }
     }
 
     /// A request was placed that will take so many seconds of prefill.
@@ -152,8 +155,8 @@ impl Pool {
 }
 
 impl Flow {
-    pub(super) fn new(workers: u32) -> Flow {
-        Flow { workers, ..Flow::default() }
+    pub(super) fn new(id: PoolId, workers: u32) -> Flow {
+        Flow { model: id.model(), workers, ..Flow::default() }
     }
 
     pub(super) fn must_queue(
@@ -250,7 +253,7 @@ impl Flow {
         request: &PendingRequest,
     ) -> Duration {
         let Context { now, fleet, .. } = context;
-        let seconds = self.drain.rate().map_or(0.0, |it| cost(request, fleet.rates()) / it);
+        let seconds = self.drain.rate().map_or(0.0, |it| cost(request, rates_of(fleet, request)) / it);
         // No request may have left the queue for a while.
         self.drain.observe(now, 0.0);
         let mut retry_after = Duration::ZERO;
@@ -271,7 +274,7 @@ impl Flow {
     /// Brings up to date what the classes leave each other.
     fn earn(&mut self, context: Context<'_>) {
         let workers = f64::from(self.workers.max(1));
-        let knee = context.fleet.knee().requests;
+        let knee = context.fleet.model_rates(self.model).knee().requests;
         let mut rates = [f64::INFINITY; CLASSES_MAX];
         let (mut requests, mut prefill) = (0, 0.0);
         for (place, rate) in rates.iter_mut().enumerate().take(context.settings.classes.len()) {

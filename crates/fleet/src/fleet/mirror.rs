@@ -95,12 +95,11 @@ impl Fleet {
 #[derive(Clone, Debug)]
 pub struct FleetMirror {
     fleet: Fleet,
-    mean_prefill: f64,
 }
 
 impl FleetMirror {
     pub fn new(fleet: &Fleet) -> FleetMirror {
-        FleetMirror { fleet: fleet.clone(), mean_prefill: fleet.mean_prefill() }
+        FleetMirror { fleet: fleet.clone() }
     }
 
     /// Copies what has changed.
@@ -121,9 +120,7 @@ impl FleetMirror {
             }
         }
         if fleet.moment() != then {
-            self.fleet.rates = fleet.rates;
             self.fleet.mean = fleet.mean;
-            self.mean_prefill = fleet.mean_prefill();
             self.fleet.log.moment = fleet.log.moment;
         }
     }
@@ -140,6 +137,7 @@ impl FleetMirror {
                     let own = self.fleet.workers.get_mut(id.index()).and_then(Option::as_mut);
                     if let (Some(own), Some(worker)) = (own, fleet.worker(id)) {
                         own.follow(worker);
+                        self.fleet.rates.follow(worker.base, &fleet.rates);
                     }
                 }
                 FleetChange::Estimate(model) => {
@@ -168,8 +166,9 @@ impl FleetMirror {
         self.fleet.estimate(model)
     }
 
-    pub fn mean_prefill(&self) -> f64 {
-        self.mean_prefill
+    /// Like `Fleet::mean_prefill`.
+    pub fn mean_prefill(&self, wanted: Wanted) -> f64 {
+        self.fleet.mean_prefill(wanted)
     }
 
     /// Like `Fleet::snapshots`, if enough workers are fit.

@@ -75,10 +75,12 @@ impl Fleet {
 
     /// Another router has learned how fast this worker is.
     pub fn learn_peer_rates(&mut self, now: Instant, worker: WorkerId, rates: (LinearFit, LinearFit)) {
-        self.rates.hear_of_any(rates);
-        let fleet = self.rates;
+        let Some(base) = self.worker(worker).map(|it| it.base) else { return };
+        let model = self.rates.of_mut(base);
+        model.hear(rates);
+        let model = *model.rates();
         if let Some(it) = self.worker_mut(worker) {
-            it.rates.hear(now, &fleet, rates);
+            it.rates.hear(now, &model, rates);
         }
     }
 

@@ -2,13 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use maitre_base::{AdapterSlot, FreshLoad, Instant, Knee, KvRoom, Tokens, WorkerId};
+use maitre_base::{AdapterSlot, FreshLoad, Instant, KvRoom, Tokens, WorkerId};
 
 use super::{Fleet, MeanLoad, WorkerSnapshot};
 use crate::barred::Barred;
 use crate::health::HealthState;
 use crate::model::{ModelId, Wanted};
-use crate::rates::Rates;
 use crate::worker::Worker;
 
 impl Fleet {
@@ -80,21 +79,6 @@ impl Fleet {
         Some(self.snapshot(now, Wanted::Anything, worker))
     }
 
-    /// The rates of all workers together.
-    pub fn rates(&self) -> &Rates {
-        &self.rates
-    }
-
-    /// Mean plain tokens to prefill per request, lately.
-    pub fn mean_prefill(&self) -> f64 {
-        self.knee_estimator.mean_prefill()
-    }
-
-    /// The knee of the fleet as a whole.
-    pub fn knee(&self) -> Knee {
-        self.knee
-    }
-
     /// The part of its weight that a worker counts with. It is below 1 while the worker warms up, but only once the
     /// worker has that part of the mean load. With less load it is as good as any. When the share also applied to an
     /// idle worker, its price was ten times its own, and requests waited for seconds at others. With one of eight
@@ -159,7 +143,7 @@ impl Fleet {
             prefill: worker.rates.prefill,
             decode: worker.rates.decode,
             faded: match promised.requests {
-                0 => worker.rates.faded(now, &self.rates),
+                0 => worker.rates.faded(now, self.model_rates(worker.base).rates()),
                 _ => None,
             },
             wait_seconds: backlog.wait_seconds(now, &worker.rates.prefill)

@@ -5,6 +5,8 @@ use crate::barred::Barred;
 use maitre_base::Rng;
 use proptest::prelude::{Just, Strategy, any, prop, prop_assert, prop_oneof, proptest};
 
+mod models;
+
 /// A prompt of which nothing is cached.
 const PROMPT: PrefillWork = PrefillWork::whole(Tokens(1_000));
 
@@ -362,7 +364,7 @@ fn check_mixed(kinds: [(f64, f64, std::ops::Range<u64>); 2]) {
         fleet.learn_first_token(Instant::from_millis(number as u64), WorkerId(at as u32), work, took);
         fleet.settle(Instant::from_millis(number as u64), &mut Vec::new());
     }
-    let prefill = fleet.rates().prefill;
+    let prefill = fleet.model_rates(None).rates().prefill;
     let doubled_after = prefill.slope / prefill.attention;
     let range = kinds[0].0.min(kinds[1].0) * 0.7..kinds[0].0.max(kinds[1].0) * 1.3;
     assert!(range.contains(&doubled_after), "{doubled_after}, not between those of both");
@@ -386,12 +388,12 @@ fn a_request_brings_the_seconds_of_its_prefill_to_the_knee() {
         fleet.learn_first_token(now, worker, work, Duration::from_secs_f64(truth.at(work)));
         let requests = f64::from(1_u32 << (number % 8));
         fleet.learn_knee(worker, requests, 0.0, Duration::from_secs_f64(5e-3 + 1e-4 * requests));
-        fleet.learn_length(PrefillWork::after(Tokens(90_000), Tokens(800)), 100);
+        fleet.learn_length(worker, PrefillWork::after(Tokens(90_000), Tokens(800)), 100);
         fleet.settle(now, &mut Vec::new());
     }
     let prefill = truth.seconds(PrefillWork::after(Tokens(90_000), Tokens(800)));
     let expected = 5e-3 / (1e-4 + prefill / 100.0);
-    let found = fleet.knee().requests;
+    let found = fleet.model_rates(None).knee().requests;
     assert!((found / expected - 1.0).abs() < 0.25, "{found}, not {expected}");
 }
 
@@ -422,7 +424,7 @@ fn rates_fade_while_a_worker_is_idle_and_hold_while_it_has_a_request() {
 }
 
 #[test]
-fn a_worker_that_comes_back_is_priced_like_the_fleet_until_it_has_answered() {
+fn a_worker_that_comes_back_is_priced_like_the_others_until_it_has_answered() {
     let mut fleet = ready(2);
     let at = Instant::from_millis;
     for number in 0..100 {
@@ -433,7 +435,7 @@ fn a_worker_that_comes_back_is_priced_like_the_fleet_until_it_has_answered() {
     assert_eq!(faded(&fleet), None);
     fleet.see(at(100), WorkerId(1), Evidence::Refused);
     fleet.see(at(101), WorkerId(1), Evidence::ProbeAnswered);
-    assert_eq!(faded(&fleet).map(|it| it.0), Some(fleet.rates().prefill));
+    assert_eq!(faded(&fleet).map(|it| it.0), Some(fleet.model_rates(None).rates().prefill));
     fleet.learn_first_token(at(101), WorkerId(1), PROMPT, Duration::from_millis(500));
     assert!(fleet.snapshot_of(at(101), WorkerId(1)).unwrap().prefill.at(PROMPT) > 0.4);
 }

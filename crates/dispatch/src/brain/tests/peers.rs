@@ -384,7 +384,7 @@ fn a_new_router_prices_by_the_rates_of_others() {
         let assessment = Assessment { verdict: Verdict::Healthy, rates: Some(rates) };
         harness.receive(PeerUpdate::Assessed { worker: key_of(worker), assessment });
     }
-    assert!(harness.brain.fleet().rates().is_learned());
+    assert!(harness.brain.fleet().model_rates(harness.brain.fleet().model("llama")).rates().is_learned());
     assert!((0..20).all(|it| harness.would_go(it) == 1), "the fast one");
     harness.on(Event::Tick);
     assert!((0..20).all(|it| harness.would_go(it) == 1), "and after it was looked at again");

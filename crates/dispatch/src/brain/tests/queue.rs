@@ -106,7 +106,7 @@ impl Harness {
             self.step(First(request));
             self.step(Leave(request));
         }
-        assert!(self.brain.fleet().rates().is_learned());
+        assert!(self.brain.fleet().model_rates(self.brain.fleet().model("llama")).rates().is_learned());
         self
     }
 

@@ -59,10 +59,12 @@ fn each_model_of_a_fleet_is_measured_by_its_own_workers() {
     let mut harness = Harness::of(2);
     harness.on(Event::ModelsReported { worker: WorkerId(1), cards: &[Card { name: "large", parent: None }] });
     for request in 0..400 {
-        let (model, millis) = if request % 8 == 0 { ("large", 3_200) } else { ("llama", 200) };
-        let arrival = Arrival { size: Size::Tokens(8_000), ..arrival(request, Some(model)) };
+        let (model, micros) = if request % 8 == 0 { ("large", 400) } else { ("llama", 25) };
+        // Of several lengths: those of one do not show what a token takes.
+        let tokens = 2_000 * (1 + request % 7);
+        let arrival = Arrival { size: Size::Tokens(tokens), ..arrival(request, Some(model)) };
         harness.on(Event::Arrived(arrival));
-        harness.now = harness.now + Duration::from_millis(millis);
+        harness.now = harness.now + Duration::from_micros(micros * tokens);
         harness.begin(request);
         harness.on(Event::Left { request: RequestId(request) });
     }

@@ -37,6 +37,16 @@ fn before_rates_are_learned_no_deadline_is_refused() {
     assert_eq!(harness.summary_of(Fail(1, Failure::Late)), "1 late, 2@0");
 }
 
+#[test]
+fn what_one_model_takes_is_no_reason_to_refuse_the_deadline_of_another() {
+    let mut harness = Harness::queueing(2, |_| ());
+    harness.on(Event::ModelsReported { worker: WorkerId(1), cards: &[Card { name: "qwen", parent: None }] });
+    let mut harness = harness.learn();
+    let qwen = |request| Arrival { model: Some("qwen"), ..one(request) };
+    assert_eq!(harness.summary_of(Come(within(30, one(1), &harness))), "1 late");
+    assert_eq!(harness.summary_of(Come(within(30, qwen(2), &harness))), "2@1", "it may be fast enough");
+}
+
 /// A worker that has become faster would otherwise never show it where all requests have deadlines.
 #[test]
 fn an_idle_worker_gets_one_request_whatever_its_deadline() {
