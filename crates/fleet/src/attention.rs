@@ -1,4 +1,4 @@
-//! How the cost of a prompt token grows with its position in the prompt, learned for each model.
+//! How the cost of a prompt token grows with its position in the prompt, learned for each model and kind of GPU.
 //!
 //! A prompt token attends to all tokens before it. On dense models and large GPUs a token takes twice as long after
 //! 60,000 to 85,000 tokens, on an 8B model after 18,000 (the profiles of our engine model). While every token counted

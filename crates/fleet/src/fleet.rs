@@ -16,8 +16,8 @@ use crate::backlog::Backlog;
 use crate::estimate::Estimate;
 use crate::health::{self, Evidence, HealthState, MayEject};
 use crate::model::{Card, ModelId, Wanted};
-use crate::model_rates::RatesByModel;
 use crate::rates::LinearFit;
+use crate::shared_rates::RatesByModel;
 use crate::transfers::Transfers;
 use crate::worker::{Models, Worker};
 
@@ -244,23 +244,6 @@ impl Fleet {
         }
     }
 
-    /// Updates which model each worker runs: a new list can also show that two names are one model.
-    fn find_bases(&mut self) {
-        for place in 0..self.workers.len() {
-            let Some(it) = &self.workers[place] else { continue };
-            let base = match &it.models {
-                Models::Known(models) => models.first().map(|&it| self.base(it)),
-                Models::Unknown => None,
-            };
-            let Some(it) = self.workers[place].as_mut().filter(|it| it.base != base) else { continue };
-            let is_first = it.base.is_none() && base.is_some_and(|it| self.rates.name(it));
-            if !is_first {
-                it.change_model();
-            }
-            it.base = base;
-        }
-    }
-
     /// Another worker's list, if one is equal. A decision reads every worker's list, and a shared one stays in the
     /// CPU's cache.
     fn share(&self, models: Vec<ModelId>) -> Arc<[ModelId]> {
@@ -408,9 +391,9 @@ impl Fleet {
         self.mean = self.mean_load(now);
         self.compare_loads();
         for it in self.workers.iter_mut().flatten() {
-            let model = self.rates.of(it.base);
-            it.rates.lean(model.rates());
-            it.knee = it.knee_estimator.knee(model.knee_estimator());
+            let shared = self.rates.of(it.group());
+            it.rates.lean(shared.rates());
+            it.knee = it.knee_estimator.knee(shared.knee_estimator());
             let from = it.health.state();
             it.health.settle(now, &settings);
             changes.extend(change(it.id, from, it.health.state()));
@@ -418,8 +401,11 @@ impl Fleet {
     }
 
     pub fn report(&mut self, now: Instant, worker: WorkerId, load: EngineLoad) {
-        if let Some(it) = self.worker_mut(worker) {
-            it.hear(now, load);
+        let Some(it) = self.worker_mut(worker) else { return };
+        let before = it.capacity();
+        it.hear(now, load);
+        if it.capacity() != before {
+            self.find_kind(worker, before);
         }
     }
 
@@ -457,10 +443,11 @@ impl Fleet {
     // Promised work, and the rates learned from it.
 
     pub fn promise(&mut self, now: Instant, worker: WorkerId, promise: Promise) {
-        let model = *self.model_rates(self.base_of(worker)).rates();
+        let Some(group) = self.group_of(worker) else { return };
+        let shared = *self.rates.of(group).rates();
         if let Some(it) = self.worker_mut(worker) {
             if it.promised_by_all().work.requests == 0 {
-                it.rates.place(now, &model);
+                it.rates.place(now, &shared);
             }
             let joins = it.promised.work.prefilling == 0 && it.promised_by_others.work.prefilling > 0;
             let before = it.promised.progress.max(it.promised_by_others.progress);

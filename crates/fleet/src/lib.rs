@@ -11,10 +11,11 @@ pub mod health;
 pub mod knee;
 pub mod load;
 pub mod model;
-pub mod model_rates;
+
 pub mod pulls;
 pub mod rates;
 pub mod scaling;
+pub mod shared_rates;
 mod staleness;
 pub mod transfers;
 pub mod worker;

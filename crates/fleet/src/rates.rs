@@ -4,8 +4,8 @@
 //! promised earlier, and for what those attend to (see `attention`). A step takes a base time plus a time for each
 //! request in it. So a rate is a weighted regression kept as five decaying sums: the last few dozen observations have
 //! half of the weight. Each worker's fit has that of all workers of its model as a prior, which has the usual figures of
-//! engines, or the mean of other models (see `model_rates`). So a new worker is priced like its neighbours, and an idle
-//! one keeps plausible rates.
+//! engines, or the mean of other models (see `shared_rates`). So a new worker is priced like its neighbours, and an idle
+//! one keeps plausible rates. Where a model runs on several kinds of GPU, its rates mean those of the worker's kind.
 //!
 //! For steps a worker has only one number of its own: how slow it is relative to its model's fit. At one worker the
 //! number of requests hardly changes, while other requests' prefills stretch the steps. A fit through such points was

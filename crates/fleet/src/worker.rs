@@ -13,6 +13,7 @@ use crate::load::LoadReport;
 use crate::model::{ModelId, Wanted};
 use crate::pulls::Pulls;
 use crate::rates::Rates;
+use crate::shared_rates::Group;
 use crate::transfers::Fetches;
 
 /// A worker's identity for rendezvous hashing, the same in every router. Also distinguishes a worker from an earlier
@@ -66,7 +67,7 @@ pub struct Worker {
     foreign: [u32; 2],
     pub rates: Rates,
     pub(crate) knee_estimator: KneeEstimator,
-    /// The knee, from its own measurements and those of all workers of its model.
+    /// The knee, from its own measurements and those of the workers of its group.
     pub knee: Knee,
     pub adapters: Adapters,
     /// Takes no new requests, finishes those it has.
@@ -136,11 +137,22 @@ impl Worker {
         (self.draining, self.weight, self.requests_elsewhere) = (draining, weight, requests_elsewhere);
     }
 
-    /// It runs another model now, or joins those whose model is known.
-    pub(crate) fn change_model(&mut self) {
+    /// Whose rates it shares.
+    #[inline]
+    pub(crate) fn group(&self) -> Group {
+        (self.base, self.capacity())
+    }
+
+    /// It is compared with other workers than before: its rates hold once it has confirmed them.
+    pub(crate) fn join_others(&mut self) {
         if !self.rates.is_blank() {
             self.rates.void();
         }
+    }
+
+    /// It runs another model than was known.
+    pub(crate) fn change_model(&mut self) {
+        self.join_others();
         if self.base.is_some() {
             self.knee_estimator = KneeEstimator::default();
         }

@@ -137,7 +137,7 @@ impl FleetMirror {
                     let own = self.fleet.workers.get_mut(id.index()).and_then(Option::as_mut);
                     if let (Some(own), Some(worker)) = (own, fleet.worker(id)) {
                         own.follow(worker);
-                        self.fleet.rates.follow(worker.base, &fleet.rates);
+                        self.fleet.rates.follow(worker.group(), &fleet.rates);
                     }
                 }
                 FleetChange::Estimate(model) => {

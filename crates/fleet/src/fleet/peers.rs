@@ -75,12 +75,11 @@ impl Fleet {
 
     /// Another router has learned how fast this worker is.
     pub fn learn_peer_rates(&mut self, now: Instant, worker: WorkerId, rates: (LinearFit, LinearFit)) {
-        let Some(base) = self.worker(worker).map(|it| it.base) else { return };
-        let model = self.rates.of_mut(base);
-        model.hear(rates);
-        let model = *model.rates();
+        let Some(group) = self.group_of(worker) else { return };
+        self.rates.learn(group, |it| it.hear(rates));
+        let shared = *self.rates.of(group).rates();
         if let Some(it) = self.worker_mut(worker) {
-            it.rates.hear(now, &model, rates);
+            it.rates.hear(now, &shared, rates);
         }
     }
 

@@ -143,7 +143,7 @@ impl Fleet {
             prefill: worker.rates.prefill,
             decode: worker.rates.decode,
             faded: match promised.requests {
-                0 => worker.rates.faded(now, self.model_rates(worker.base).rates()),
+                0 => worker.rates.faded(now, self.rates.of(worker.group()).rates()),
                 _ => None,
             },
             wait_seconds: backlog.wait_seconds(now, &worker.rates.prefill)

@@ -293,3 +293,138 @@ fn a_mirror_shows_the_rates_of_each_model() {
         assert_eq!(mirror.mean_prefill(wanted), scene.fleet.mean_prefill(wanted), "{name}");
     }
 }
+
+/// Two kinds of GPU with one model, by the KV tokens that their engines report: an H200 and an A10G.
+const LARGE_GPU: (u64, Truth) = (
+    945_029,
+    Truth {
+        prefill: PrefillFit::new(0.03, 15e-6, 1.0 / 18_000.0),
+        step: LinearFit { base: 4.5e-3, slope: 170e-6 },
+        requests: 50..100,
+    },
+);
+const SMALL_GPU: (u64, Truth) = (
+    36_160,
+    Truth {
+        prefill: PrefillFit::new(0.06, 455e-6, 1.0 / 38_000.0),
+        step: LinearFit { base: 35e-3, slope: 1.6e-3 },
+        requests: 1..10,
+    },
+);
+
+impl Scene {
+    /// Two workers of each kind of GPU. The second ones have answered less.
+    fn of_two_kinds() -> Scene {
+        let mut scene = Scene::of(&["small"; 4]);
+        let kinds = [LARGE_GPU, SMALL_GPU];
+        (0..4).for_each(|it| scene.report(it, kinds[it as usize % 2].0));
+        for number in 0..800 {
+            for (worker, (_, truth)) in (0..).zip(&kinds) {
+                scene.answer(worker, truth, 1.0);
+                if number >= 760 {
+                    scene.answer(worker + 2, truth, 1.0);
+                }
+            }
+        }
+        scene
+    }
+
+    fn report(&mut self, worker: u32, kv_tokens: u64) {
+        let load = EngineLoad { kv_tokens: Some(kv_tokens), ..EngineLoad::default() };
+        self.fleet.report(self.now, WorkerId(worker), load);
+    }
+}
+
+#[test]
+fn each_kind_of_gpu_has_its_own_steps() {
+    let scene = Scene::of_two_kinds();
+    for worker in [0, 2] {
+        scene.check(worker, &LARGE_GPU.1);
+        scene.check(worker + 1, &SMALL_GPU.1);
+    }
+}
+
+#[test]
+fn a_slow_worker_does_not_count_as_another_kind_of_gpu() {
+    let mut scene = Scene::of_two_kinds();
+    for _ in 0..100 {
+        scene.answer(0, &LARGE_GPU.1, 1.0);
+        scene.answer(2, &LARGE_GPU.1, 10.0);
+    }
+    let prompt = turn(0, 4_000);
+    let times = |fit: &PrefillFit| fit.at(prompt) / LARGE_GPU.1.prefill.at(prompt);
+    assert!(times(&scene.snapshot(2).prefill) > 8.0);
+    (0..2_000).for_each(|_| scene.answer(0, &LARGE_GPU.1, 1.0));
+    let (prefill, _) = scene.snapshot(2).faded.unwrap();
+    assert!((0.8..1.3).contains(&times(&prefill)), "{prefill:?}");
+}
+
+#[test]
+fn equal_gpus_share_their_rates_whatever_they_report() {
+    let mut scene = Scene::of(&["small"; 3]);
+    // Before the first report, and with a few blocks more after a restart.
+    (0..800).for_each(|_| scene.answer(0, &SMALL, 1.0));
+    let before = scene.believed(0);
+    for (worker, kv_tokens) in [(0, 945_029), (1, 944_120), (0, 946_800)] {
+        scene.report(worker, kv_tokens);
+        assert_eq!(scene.believed(0), before);
+    }
+    (0..3).for_each(|it| scene.check(it, &SMALL));
+}
+
+/// A worker is replaced by one with another GPU, at the same address.
+#[test]
+fn a_worker_that_gets_another_gpu_is_priced_like_that_gpu() {
+    let mut scene = Scene::of_two_kinds();
+    scene.report(2, SMALL_GPU.0);
+    let (prefill, decode) = scene.snapshot(2).faded.unwrap();
+    let other = scene.snapshot(1);
+    assert!((prefill.at(turn(0, 4_000)) / other.prefill.at(turn(0, 4_000)) - 1.0).abs() < 0.2, "{prefill:?}");
+    assert!((decode.at(5.0) / other.decode.at(5.0) - 1.0).abs() < 0.2, "{decode:?}");
+}
+
+#[test]
+fn a_kind_without_answers_is_expected_to_be_like_the_model() {
+    let mut scene = Scene::of(&["small"; 2]);
+    scene.report(0, LARGE_GPU.0);
+    (0..800).for_each(|_| scene.answer(0, &LARGE_GPU.1, 1.0));
+    scene.report(1, SMALL_GPU.0);
+    scene.fleet.settle(scene.now, &mut Vec::new());
+    scene.check(0, &LARGE_GPU.1);
+    let [known, new] = [0, 1].map(|it| scene.snapshot(it));
+    assert!((new.prefill.slope / known.prefill.slope - 1.0).abs() < 0.1, "{:?}", new.prefill);
+    assert!((new.decode.base / known.decode.base - 1.0).abs() < 0.1, "{:?}", new.decode);
+}
+
+#[test]
+fn a_mirror_shows_the_rates_of_each_kind_of_gpu() {
+    let mut scene = Scene::of_two_kinds();
+    let mut mirror = FleetMirror::new(&scene.fleet);
+    let wanted = Wanted::Model(scene.fleet.model("small").unwrap());
+    for _ in 0..200 {
+        scene.answer(0, &LARGE_GPU.1, 1.0);
+        scene.answer(1, &SMALL_GPU.1, 1.0);
+    }
+    mirror.follow(&scene.fleet);
+    let work = turn(0, 4_000);
+    scene.fleet.learn_first_token(scene.now, WorkerId(1), work, Duration::from_secs(8));
+    mirror.follow(&scene.fleet);
+    let (mut own, mut copied) = (Vec::new(), Vec::new());
+    scene.fleet.snapshots(scene.now, wanted, Barred::default(), &mut own);
+    assert!(mirror.fit_snapshots(scene.now, wanted, &mut copied));
+    let faded = |all: &[WorkerSnapshot]| all.iter().map(|it| it.faded).collect::<Vec<_>>();
+    assert_eq!(faded(&copied), faded(&own));
+    assert!(own[3].faded.is_some());
+}
+
+/// More kinds than the router distinguishes: the others are compared with all workers.
+#[test]
+fn kinds_of_gpu_are_bounded() {
+    let mut scene = Scene::of(&["small"; 12]);
+    (0..12).for_each(|it| scene.report(it, 10_000 << it));
+    (0..100).for_each(|_| (0..12).for_each(|it| scene.answer(it, &SMALL, 1.0)));
+    for worker in 0..12 {
+        let step = scene.snapshot(worker).decode.at(100.0);
+        assert!((step / SMALL.step.at(100.0) - 1.0).abs() < 0.25, "worker {worker}: {step}");
+    }
+}
