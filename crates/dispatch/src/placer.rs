@@ -8,6 +8,7 @@ pub(crate) mod in_use;
 pub(crate) mod pins;
 pub(crate) mod prepared;
 pub(crate) mod pull;
+pub(crate) mod readers;
 pub(crate) mod sent;
 pub mod split;
 pub(crate) mod strategies;
@@ -30,6 +31,7 @@ use crate::reservations::{Reservation, Reservations};
 use in_use::InUse;
 use pins::EarlyPins;
 use pull::UnfinishedPrompts;
+use readers::PrefixReaders;
 use sent::Sent;
 use split::{Answering, PrefillSurvey, Split};
 use strategies::{Decider, Strategies};
@@ -199,6 +201,7 @@ pub(crate) struct Placer {
     pub(crate) in_use: Option<InUse>,
     pub(crate) sent: Option<Sent>,
     pub(crate) unfinished: UnfinishedPrompts,
+    pub(crate) readers: PrefixReaders,
     rng: Rng,
     /// The last survey. Kept, so that a choice allocates nothing per worker.
     survey: Box<Survey>,
@@ -231,6 +234,7 @@ impl Placer {
             in_use: needs.in_use.then(InUse::default),
             sent: needs.sent.then(Sent::default),
             unfinished: UnfinishedPrompts::default(),
+            readers: PrefixReaders::default(),
             rng: Rng::new(seed),
             survey: Box::default(),
             prefill: PrefillSurvey::default(),
@@ -385,7 +389,7 @@ impl Placer {
             }
             None => held.clear(),
         }
-        pulls.look((world, query), (snapshots, held), &self.unfinished);
+        pulls.look((world, query), (snapshots, held), (&self.unfinished, &self.readers));
         if world.programs.is_on() {
             let taken = (query.program, (query.ask.prefill + query.ask.decode).0);
             world.programs.displaced_seconds(world.now, taken, snapshots, displaced);

@@ -147,6 +147,8 @@ pub(crate) struct Pull {
     pub(crate) tokens: Tokens,
     /// Those before them on the worker's link.
     pub(crate) before: Tokens,
+    /// What the worker will have prefilled, in plain tokens, once it has done what is promised to it now.
+    pub(crate) prefilled_then: Tokens,
     pub(crate) is_under_way: bool,
 }
 

@@ -8,6 +8,7 @@ use maitre_fleet::fleet::AdapterUse;
 use maitre_fleet::{Evidence, WorkerSnapshot};
 use maitre_policy::{Fetch, Why};
 
+use super::pull::ready_at;
 use super::{Brain, Context, Parts};
 use crate::cache::Held;
 use crate::capacity::is_long;
@@ -15,7 +16,7 @@ use crate::event::{Effect, Failure, Form, Placement, Refusal};
 use crate::observer::decision::AttemptOutcome;
 use crate::observer::ring::End;
 use crate::observer::{Fact, Placed, Ticket};
-use crate::placer::pull::Coming;
+use crate::placer::pull::{Arriving, Coming};
 use crate::placer::split::{PrefillChoice, Split};
 use crate::placer::{Mode, Picked, Query, Rules, WorkerChoice};
 use crate::programs::view::HoldEnd;
@@ -215,7 +216,12 @@ impl Parts {
         let prefill_leg = split.map(|it| Box::new(self.begin_prefill_leg(now, request, &it)));
         let pull = self.begin_pull(worker, fetch);
         self.programs.placed(now, request.program, worker, &self.fleet);
-        self.begin_prompt(request, worker, (held, pull.map_or(Coming::Computed, |_| Coming::Pulled)));
+        let arriving = Arriving {
+            held: held.unwrap_or_default().prefix(),
+            coming: pull.map_or(Coming::Computed, |_| Coming::Pulled),
+            ready_at: split.is_none().then(|| ready_at(now, &snapshot, (&promise, fetch))),
+        };
+        self.begin_prompt(request, worker, arriving);
         request.waited = request.waited_by(now);
         request.state = RequestState::Placed(Attempt {
             worker,
@@ -327,6 +333,7 @@ impl Parts {
         {
             in_use.end(worker, prompt);
         }
+        self.placer.readers.end(request.id);
         self.scheduler.released(request);
         self.fleet.release(worker, attempt.promise);
         self.promise_changed(worker);

@@ -22,12 +22,17 @@ fn fleet(count: u32) -> (Harness, WorkerId) {
 
 /// The holder has so much to prefill that it is not worth the wait.
 fn busy(harness: &mut Harness, holder: WorkerId) {
-    for request in 900..903 {
+    compute(harness, holder, 900..903);
+}
+
+/// The worker gets these requests, each with a long prompt of its own.
+fn compute(harness: &mut Harness, worker: WorkerId, requests: std::ops::Range<u64>) {
+    for request in requests {
         for other in 0..harness.brain.fleet().workers().count() as u32 {
-            let draining = WorkerId(other) != holder;
+            let draining = WorkerId(other) != worker;
             harness.on(Event::WorkerDrained { worker: WorkerId(other), draining });
         }
-        assert_eq!(harness.ask(request, &text(request as u32, LONG)).worker, holder);
+        assert_eq!(harness.ask(request, &text(request as u32, LONG)).worker, worker);
     }
     (0..harness.brain.fleet().workers().count() as u32).for_each(|it| {
         harness.on(Event::WorkerDrained { worker: WorkerId(it), draining: false });
@@ -92,6 +97,57 @@ fn what_the_holder_is_still_computing_cannot_be_pulled() {
     assert_eq!(elsewhere(&mut harness, 3), None);
     harness.begin(2);
     assert_eq!(elsewhere(&mut harness, 4), Some(holder));
+}
+
+#[test]
+fn what_the_holder_computes_meanwhile_is_pulled_by_a_worker_that_is_busy_for_longer() {
+    let check = |busy_for: u64, expected: bool| {
+        let (mut harness, _) = fleet(2);
+        let holder = harness.ask(2, &text(2, LONG)).worker;
+        let other = WorkerId(1 - holder.0);
+        compute(&mut harness, holder, 900..904);
+        compute(&mut harness, other, 910..910 + busy_for);
+        let placement = harness.ask(3, &text(2, LONG));
+        assert_eq!(placement.worker, other);
+        assert_eq!(pulled_from(placement), expected.then_some(holder), "busy for {busy_for} prompts");
+    };
+    check(2, true);
+    check(1, false);
+}
+
+#[test]
+fn a_prompt_that_overtakes_a_pull_does_not_make_the_link_look_slow() {
+    let (mut harness, holder) = fleet(2);
+    busy(&mut harness, holder);
+    let other = harness.ask(3, &text(1, LONG)).worker;
+    compute(&mut harness, other, 910..911);
+    harness.now = harness.now + LONG_TAKES;
+    harness.begin(910);
+    harness.now = harness.now + FIRST_TOKEN;
+    harness.begin(3);
+    let took = harness.brain.fleet().pull_time(Way::between(holder, other), Tokens(LONG.into())).own;
+    assert!(took < 0.5, "{took} s");
+}
+
+#[test]
+fn a_request_counts_as_one_that_shares_its_prefix_until_it_ends() {
+    let (mut harness, holder) = fleet(4);
+    busy(&mut harness, holder);
+    harness.ask(3, &text(1, LONG));
+    harness.now = harness.now + FIRST_TOKEN;
+    harness.begin(3);
+    harness
+        .on(Event::WorkerDrained { worker: harness.brain.worker_of(RequestId(3)).unwrap(), draining: true });
+    let shared_by = |harness: &mut Harness, request| {
+        assert_eq!(pulled_from(harness.ask(request, &text(1, LONG))), Some(holder));
+        let pulls = &harness.brain.parts.placer.survey().pulls;
+        let shared_by = (0..3).map(|it| pulls.at(it).shared_by).max();
+        harness.on(Event::Left { request: RequestId(request) });
+        shared_by
+    };
+    assert_eq!(shared_by(&mut harness, 4), Some(1));
+    harness.on(Event::Left { request: RequestId(3) });
+    assert_eq!(shared_by(&mut harness, 5), Some(0));
 }
 
 #[test]
