@@ -13,12 +13,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use maitre_base::{KvEvent, StoredBlocks, WorkerId};
 use maitre_dialect::kv::{self, EventBatch, Groups};
 use maitre_index::prefix::{self, Unit};
-use maitre_index::{Chain, Holding, Holdings, Index, IndexSettings, PrefixHash, Root};
+use maitre_index::{Chain, GRAIN, Holding, Holdings, Index, IndexSettings, PrefixHash, Root};
 
 /// A block by all that its prefix hash stands for.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Block {
     salt: Option<String>,
+    /// Tokens per block of the index.
     block_tokens: u32,
     /// From the beginning of the prompt to the end of the block.
     tokens: Vec<u32>,
@@ -69,7 +70,7 @@ impl Plain {
         let parent = stored.parent.map(|it| self.copies[&it].1.clone());
         let mut block = parent.unwrap_or_else(|| Block {
             salt: stored.salt.map(str::to_owned),
-            block_tokens: stored.block_tokens,
+            block_tokens: stored.block_tokens.max(GRAIN),
             tokens: Vec::new(),
         });
         for (name, tokens) in stored.names.iter().zip(stored.tokens.chunks(stored.block_tokens as usize)) {
@@ -80,10 +81,15 @@ impl Plain {
         }
     }
 
+    fn whole(&self) -> impl Iterator<Item = &Block> {
+        let blocks = self.copies.values().map(|it| &it.1);
+        blocks.filter(|it| it.tokens.len().is_multiple_of(it.block_tokens as usize))
+    }
+
     /// The blocks that are there, by their hashes and lengths: a block in two copies, or under two names,
-    /// is one.
+    /// is one. Of small pages, the last of each group stands for the group.
     fn resident(&self) -> BTreeSet<(u32, PrefixHash)> {
-        let blocks: BTreeSet<&Block> = self.copies.values().map(|it| &it.1).collect();
+        let blocks: BTreeSet<&Block> = self.whole().collect();
         let hash = |it: &&Block| (it.block_tokens, it.root().start().then_all(&it.tokens));
         let hashes: BTreeSet<(u32, PrefixHash)> = blocks.iter().map(hash).collect();
         assert_eq!(hashes.len(), blocks.len(), "two blocks of one hash");
@@ -123,7 +129,7 @@ struct Checker {
 
 impl Checker {
     fn remember(&mut self, plain: &Plain) {
-        for (_, block) in plain.copies.values() {
+        for block in plain.whole() {
             let key = (block.block_tokens, block.root().start().then_all(&block.tokens));
             self.chains.entry(key).or_insert_with(|| block.chain());
         }
@@ -152,11 +158,12 @@ impl Checker {
     }
 }
 
-#[test]
-fn the_index_holds_what_a_real_engine_held_after_every_message() {
+/// Applies a capture, and counts its replicas and lifetimes.
+#[track_caller]
+fn check(records: impl Iterator<Item = fixture::Record>, expected: (usize, usize)) {
     let (mut index, mut batch) = (Index::new(IndexSettings::default()), EventBatch::default());
     let (mut replicas, mut checker) = (BTreeMap::<char, Replica>::new(), Checker::default());
-    for record in fixture::records() {
+    for record in records {
         let next = WorkerId(replicas.len() as u32);
         let replica = replicas.entry(record.replica).or_insert_with(|| {
             index.join(next);
@@ -177,6 +184,16 @@ fn the_index_holds_what_a_real_engine_held_after_every_message() {
         checker.check(&mut index, &replicas);
     }
     let lifetimes: usize = replicas.values().map(|it| it.lifetimes).sum();
-    assert_eq!((replicas.len(), lifetimes), (2, 5));
+    assert_eq!((replicas.len(), lifetimes), expected);
     assert!(checker.compared > 10_000 && checker.partial > 100, "{} {}", checker.compared, checker.partial);
+}
+
+#[test]
+fn the_index_holds_what_a_real_vllm_held_after_every_message() {
+    check(fixture::of_vllm(), (2, 5));
+}
+
+#[test]
+fn the_index_holds_what_a_real_sglang_held_after_every_message() {
+    check(fixture::of_sglang(), (2, 3));
 }

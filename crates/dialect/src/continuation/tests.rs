@@ -198,6 +198,23 @@ fn a_completion_goes_on_with_its_ids_as_the_prompt() {
 }
 
 #[test]
+fn a_completion_of_a_real_sglang_continues() {
+    let recorded = include_str!("../../tests/fixtures/sglang-0.5.23/completion.sse");
+    let body = r#"{"model":"m","prompt":"hi","stream":true,"max_tokens":12}"#;
+    let terms = StreamTerms::read(Route::Completions, body.as_bytes()).unwrap();
+    let mut stream = ContinuableStream::new(terms);
+    let whole: Vec<&str> = recorded.split_inclusive("\n\n").collect();
+    fed(&mut stream, &whole[..5].concat());
+    assert_eq!(stream.break_off(), Break::Rest { tokens: 5 });
+    let request = stream.request(EngineKind::Sglang, body.as_bytes()).unwrap();
+    let request: Value = serde_json::from_slice(&request).unwrap();
+    let ids = |event: &Value| event["choices"][0]["token_ids"][0].clone();
+    let mut expected = events(recorded)[0]["choices"][0]["prompt_token_ids"].as_array().unwrap().clone();
+    expected.extend(events(recorded)[..5].iter().map(ids));
+    assert_eq!((&request["prompt"], &request["max_tokens"]), (&json!(expected), &json!(7)));
+}
+
+#[test]
 fn a_worker_that_ignores_the_ids_is_not_passed_on() {
     for rest in [UNBROKEN, CUT] {
         let mut stream = stream(BODY);

@@ -31,6 +31,35 @@ fn a_scrape_of_a_real_vllm_is_read() {
     check_kind(&[("/metrics", 200, VLLM_0_32)], EngineKind::Vllm);
 }
 
+/// While one request ran, on pages of 16 tokens.
+const SGLANG_0_5_23: &str = include_str!("../../tests/fixtures/sglang-0.5.23/metrics.txt");
+const SGLANG_LOADS: &str = include_str!("../../tests/fixtures/sglang-0.5.23/loads.json");
+const SGLANG_INFO: &str = include_str!("../../tests/fixtures/sglang-0.5.23/server-info.json");
+
+#[test]
+fn the_pages_of_a_real_sglang_are_read() {
+    check(EngineKind::Sglang, SGLANG_0_5_23, (Some(1), Some(0), Some(0.19), Some(16), Some(64), Some(1024)));
+    check(EngineKind::Sglang, SGLANG_LOADS, (Some(1), Some(0), Some(0.2031), None, None, Some(1024)));
+    check_kind(&[("/metrics", 200, SGLANG_0_5_23)], EngineKind::Sglang);
+    check_kind(&[("/version", 404, ""), ("/server_info", 200, SGLANG_INFO)], EngineKind::Sglang);
+    let answer = ProbeReply { path: SERVER_INFO, status: 200, body: SGLANG_INFO.as_bytes(), server: None };
+    let about = about(EngineKind::Sglang, &[answer]);
+    assert_eq!(
+        (about.version.as_deref(), about.dtype.as_deref(), about.kv_dtype.as_deref()),
+        (Some("0.5.23"), Some("float32"), Some("auto"))
+    );
+    assert_eq!(
+        (about.prefix_caching, about.block_tokens, about.batch_tokens_max),
+        (Some(true), Some(16), Some(4096))
+    );
+    let found = sources::parse(EngineKind::Sglang, SGLANG_INFO.as_bytes()).unwrap();
+    let source = &found.sources[0];
+    assert_eq!((found.sources.len(), source.rank, source.events.port, &*source.topic), (1, 0, 5557, ""));
+    assert_eq!((source.replay.as_ref().map(|it| it.port), found.block_tokens), (Some(6557), Some(16)));
+    let found = disaggregation(EngineKind::Sglang, SGLANG_INFO.as_bytes()).unwrap().unwrap();
+    assert_eq!((found.role, found.dp_size, found.caches_prefixes), (Role::Both, 1, true));
+}
+
 #[test]
 fn counters_are_read_under_old_and_new_names() {
     for scrape in [

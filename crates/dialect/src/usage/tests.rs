@@ -50,6 +50,14 @@ fn the_counts_of_each_api_are_found() {
 }
 
 #[test]
+fn the_counts_of_a_real_sglang_are_found() {
+    let stream = include_str!("../../tests/fixtures/sglang-0.5.23/completion.sse");
+    check(Route::Completions, stream, Some((Some(6), Some(12), Some(0))));
+    let stream = include_str!("../../tests/fixtures/sglang-0.5.23/generate.sse");
+    check(Route::Generate, stream, Some((Some(25), Some(4), Some(0))));
+}
+
+#[test]
 fn counts_spread_over_events_are_merged_and_the_last_wins() {
     check(
         Route::Messages,
