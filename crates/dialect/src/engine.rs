@@ -81,7 +81,7 @@ pub struct ProbeReply<'a> {
     pub server: Option<&'a str>,
 }
 
-/// Paths to request from a worker to learn its brand. Any of them may fail; all are cheap.
+/// Paths to request from a worker to learn its brand, in this order, as `next_probe` says. Any of them may fail.
 pub const PROBES: [&str; 5] = [MODELS, METRICS, VERSION, SERVER_INFO, PROPS];
 
 /// The header in which a Maitre router says that it is one, where an engine says that it is healthy. Its value differs from
@@ -152,25 +152,29 @@ impl EngineKind {
     }
 }
 
+/// The path to request next, in order to recognise a worker and read its settings. None once its answers suffice.
+///
+/// A worker whose brand is known is not asked for pages that only another brand has. In vLLM 0.32's development mode
+/// `/server_info` describes the whole system, and its first answer takes seconds. On a busy machine the router gave up so
+/// often that it did not know the engine, nor its KV events, for 34 seconds.
+pub fn next_probe(answers: &[ProbeReply<'_>]) -> Option<&'static str> {
+    let signed = signed(answers);
+    let is_foreign = |path: &str| match path {
+        SERVER_INFO => signed.is_some_and(|it| it != EngineKind::Sglang),
+        PROPS => signed.is_some_and(|it| it != EngineKind::LlamaCpp),
+        _ => false,
+    };
+    PROBES.into_iter().find(|path| !is_foreign(path) && answers.iter().all(|it| it.path != *path))
+}
+
 /// Recognises the brand from the answers to `PROBES`, in any order and number.
 ///
 /// The strongest evidence comes first: the signature on the model cards, which every brand writes and proxies
 /// pass on; then the names of its metrics; then a path or header that only one brand has. A bare `/version`
 /// comes last: vLLM has it, but so may others.
 pub fn detect(answers: &[ProbeReply<'_>]) -> EngineKind {
-    let body = |path: &str| {
-        let answer = answers.iter().find(|it| it.path == path && (200..300).contains(&it.status));
-        answer.map(|it| it.body)
-    };
-    let signature = || match &*body(MODELS).and_then(models::owner)? {
-        "vllm" => Some(EngineKind::Vllm),
-        "sglang" => Some(EngineKind::Sglang),
-        "tensorrt_llm" => Some(EngineKind::TensorRt),
-        "llamacpp" => Some(EngineKind::LlamaCpp),
-        _ => None,
-    };
-    let metrics = || body(METRICS).and_then(kind_of_metrics);
-    let has = |path, word: &str| body(path).is_some_and(|it| memmem::find(it, word.as_bytes()).is_some());
+    let has =
+        |path, word: &str| body(answers, path).is_some_and(|it| memmem::find(it, word.as_bytes()).is_some());
     let own = || {
         let llamacpp =
             has(PROPS, "\"total_slots\"") || answers.iter().any(|it| it.server == Some("llama.cpp"));
@@ -181,7 +185,25 @@ pub fn detect(answers: &[ProbeReply<'_>]) -> EngineKind {
             () => None,
         }
     };
-    signature().or_else(metrics).or_else(own).unwrap_or(EngineKind::Generic)
+    signed(answers).or_else(own).unwrap_or(EngineKind::Generic)
+}
+
+/// The brand by the signature on its model cards, or else by the names of its metrics.
+fn signed(answers: &[ProbeReply<'_>]) -> Option<EngineKind> {
+    let signature = || match &*body(answers, MODELS).and_then(models::owner)? {
+        "vllm" => Some(EngineKind::Vllm),
+        "sglang" => Some(EngineKind::Sglang),
+        "tensorrt_llm" => Some(EngineKind::TensorRt),
+        "llamacpp" => Some(EngineKind::LlamaCpp),
+        _ => None,
+    };
+    signature().or_else(|| body(answers, METRICS).and_then(kind_of_metrics))
+}
+
+/// The body of a successful answer.
+fn body<'a>(answers: &[ProbeReply<'a>], path: &str) -> Option<&'a [u8]> {
+    let answer = answers.iter().find(|it| it.path == path && (200..300).contains(&it.status));
+    answer.map(|it| it.body)
 }
 
 /// Reads the load from the body of one of `metrics_paths`, for the whole engine or for one of its ranks.

@@ -142,11 +142,12 @@ async fn look_at(tools: Arc<Tools>, worker: WorkerUrl) -> Worker {
 /// The pages that identify an engine's brand. A missing page is an answer; a worker that stops answering is
 /// not.
 async fn probe(client: &DoctorClient) -> Result<Vec<(&'static str, HttpPage)>, Unanswered> {
-    let mut pages = Vec::new();
-    for path in engine::PROBES {
+    let mut pages: Vec<(&str, HttpPage)> = Vec::new();
+    loop {
+        let answers: Vec<ProbeReply<'_>> = pages.iter().map(|(path, page)| answer(path, page)).collect();
+        let Some(path) = engine::next_probe(&answers) else { return Ok(pages) };
         pages.push((path, client.ask(Question::get(path)).await?));
     }
-    Ok(pages)
 }
 
 fn answer<'a>(path: &'a str, page: &'a HttpPage) -> ProbeReply<'a> {

@@ -347,18 +347,10 @@ impl WorkerWatch {
             return Ok(());
         }
         let mut responses = Vec::new();
-        for path in engine::PROBES {
+        while let Some(path) = next_path(&responses) {
             responses.push((path, self.get(path).await?));
         }
-        let answers: Vec<engine::ProbeReply<'_>> = responses
-            .iter()
-            .map(|(path, response)| engine::ProbeReply {
-                path,
-                status: response.status.as_u16(),
-                body: &response.body,
-                server: response.server.as_deref(),
-            })
-            .collect();
+        let answers = replies(&responses);
         let kind = engine::detect(&answers);
         info!(worker = self.link.url, engine = kind.name(), "worker found");
         if self.watcher.settings.load().salt.is_some() && !kind.takes_salts() {
@@ -488,6 +480,20 @@ impl WorkerWatch {
         }
         Ok(response)
     }
+}
+
+fn next_path(responses: &[(&'static str, ProbeResponse)]) -> Option<&'static str> {
+    engine::next_probe(&replies(responses))
+}
+
+fn replies<'a>(responses: &'a [(&'static str, ProbeResponse)]) -> Vec<engine::ProbeReply<'a>> {
+    let reply = |(path, response): &'a (&'static str, ProbeResponse)| engine::ProbeReply {
+        path,
+        status: response.status.as_u16(),
+        body: &response.body,
+        server: response.server.as_deref(),
+    };
+    responses.iter().map(reply).collect()
 }
 
 #[derive(Clone, Copy)]

@@ -274,6 +274,27 @@ fn a_path_that_only_one_brand_has_decides() {
 }
 
 #[test]
+fn a_worker_of_known_brand_is_not_asked_for_pages_of_others() {
+    let asked = |known: (&'static str, &'static str)| {
+        let body = |path| if path == known.0 { known.1 } else { "" };
+        let mut answers: Vec<ProbeReply<'_>> = Vec::new();
+        while let Some(path) = next_probe(&answers) {
+            answers.push(ProbeReply { path, status: 200, body: body(path).as_bytes(), server: None });
+        }
+        answers.iter().map(|it| it.path).collect::<Vec<_>>()
+    };
+    let card =
+        |owner: &str| format!(r#"{{"object":"list","data":[{{"id":"m","owned_by":"{owner}"}}]}}"#).leak();
+    let common = [MODELS, METRICS, VERSION];
+    assert_eq!(asked((MODELS, card("vllm"))), common);
+    assert_eq!(asked((METRICS, "vllm:num_requests_running 0")), common);
+    assert_eq!(asked((MODELS, card("tensorrt_llm"))), common);
+    assert_eq!(asked((MODELS, card("sglang"))), [MODELS, METRICS, VERSION, SERVER_INFO]);
+    assert_eq!(asked((MODELS, card("llamacpp"))), [MODELS, METRICS, VERSION, PROPS]);
+    assert_eq!(asked((MODELS, card("me"))), PROBES);
+}
+
+#[test]
 fn a_scrape_with_changed_bytes_never_panics() {
     let mut rng = maitre_base::Rng::new(11);
     for _ in 0..300 {

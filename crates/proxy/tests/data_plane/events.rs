@@ -478,6 +478,22 @@ pub(crate) async fn front(engine: &Host, path: &'static str, status: u16) -> Fro
     Front { addr, fails, noes, _tasks: tasks }
 }
 
+/// In vLLM's development mode the first answer of `/server_info` takes seconds.
+#[tokio::test]
+async fn an_engine_that_is_silent_at_a_path_of_other_brands_is_recognised() {
+    let engine = Host::bind(ANYWHERE, publisher(|_| {})).await.unwrap();
+    let front = front(&engine, "/server_info", 0).await;
+    front.fails.store(true, Ordering::Relaxed);
+    Client::connect(engine.addr()).await.post("/v1/chat/completions", prompt(0, 0)).await;
+    let mut settings = by_delay();
+    settings.probes.interval = Duration::from_millis(20);
+    settings.workers = vec![format!("http://{}", front.addr).parse().unwrap()];
+    let router = maitre_proxy::Router::start(settings).await.unwrap();
+    let fixture = Fixture { router, engines: vec![engine] };
+    // Only a known brand says where it publishes.
+    fixture.until_all_is_known().await;
+}
+
 /// A failure at this path must not remove the knowledge of the cache.
 async fn check_stays_known(path: &'static str, status: u16) {
     let engine = Host::bind(ANYWHERE, publisher(|_| {})).await.unwrap();
