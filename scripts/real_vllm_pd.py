@@ -233,7 +233,7 @@ class Check(Checks):
     def lease(self):
         for stream in (True, False):
             self.fail("decode server stopped beyond the lease", self.stop_beyond_lease, stream)
-            until(is_ready, 120, "both servers to be ready again")
+            until(is_ready, START_SECONDS, "both servers to be ready again")
         self.idle("after the lease")
 
     def all(self):
@@ -241,14 +241,14 @@ class Check(Checks):
         self.leave()
         self.fail("prefill server killed between the legs", self.prefill.kill, expects_answer=True)
         self.start(self.prefill)
-        until(is_ready, 120, "both servers to be ready again")
+        until(is_ready, START_SECONDS, "both servers to be ready again")
         # To the decode server the prefill server is now a different engine.
         time.sleep(11)
         self.many(min(REQUESTS, 8))
         for stream in (True, False):
             self.fail("decode server killed between the legs", self.decode.kill, stream)
             self.start(self.decode)
-            until(is_ready, 120, "both servers to be ready again")
+            until(is_ready, START_SECONDS, "both servers to be ready again")
         self.idle("at the end")
 
 
