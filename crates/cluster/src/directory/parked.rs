@@ -1,6 +1,6 @@
 //! Received prompts whose segments are unknown, kept until the segments arrive.
 //!
-//! The sender is asked for the missing segment once a second, a few times; then the prompt is dropped.
+//! The sender is asked for the missing segment once a second, for a minute; then the prompt is dropped.
 
 use std::collections::VecDeque;
 use std::mem;
@@ -17,8 +17,9 @@ pub(crate) const PARKED_MAX: usize = 256;
 pub(crate) const PARKED_LINKS_MAX: usize = 65_536;
 /// Chosen: longer than any answer takes.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
-/// How often one segment is requested.
-const REQUESTS_MAX: u32 = 3;
+/// How often one segment is requested. Chosen: for a minute. With 3, a router that lost half of all frames for four seconds
+/// never learned of a prompt, though the sender still had it.
+const REQUESTS_MAX: u32 = 60;
 
 /// A segment that we lack, the block size of its chains, and the router to ask.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
