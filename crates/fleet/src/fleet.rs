@@ -196,6 +196,7 @@ impl Fleet {
             self.pulling_workers -= usize::from(left.pulls.is_some());
             self.count_roles();
             self.forget_ways(worker);
+            self.find_kinds();
         }
         left.is_some()
     }
@@ -405,7 +406,7 @@ impl Fleet {
         let before = it.capacity();
         it.hear(now, load);
         if it.capacity() != before {
-            self.find_kind(worker, before);
+            self.find_kinds();
         }
     }
 

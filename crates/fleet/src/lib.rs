@@ -11,7 +11,6 @@ pub mod health;
 pub mod knee;
 pub mod load;
 pub mod model;
-
 pub mod pulls;
 pub mod rates;
 pub mod scaling;

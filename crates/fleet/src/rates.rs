@@ -52,10 +52,11 @@ const HEARSAY_POINTS: [f64; 4] = [0.0, 1.0, 0.0, 1.0];
 /// First tokens that this router must see before it sends its rates to others: as many as the prior is worth.
 const TOLD_FROM: u32 = 4;
 
-/// A worker has another kind of GPU if its prompt tokens take this many times longer or shorter than those of its model
-/// as a whole. Tested with long prompts on one GPU and short ones on a slower GPU: the router learned that a token takes twice as long after 11,000 tokens with 1.25, and after 16,000 with 2, where 18,000 is true. A worker of
-/// the same kind seldom differs so much.
-const OTHER_KIND: f64 = 2.0;
+/// A worker probably has another GPU if its prompt tokens take this many times longer or shorter than those of the workers
+/// that it is compared with. Tested with long prompts on one GPU and short ones on a slower GPU: the router learned that a
+/// token takes twice as long after 11,000 tokens with 1.25, and after 16,000 with 2, where 18,000 is true. Equal workers
+/// seldom differ so much.
+const OTHER_GPU: f64 = 2.0;
 
 /// Maximum factor between one observation and its expectation.
 const WILD: f64 = 4.0;
@@ -283,7 +284,7 @@ impl Rates {
     /// like one between short and long prompts.
     pub(crate) fn slowness_beside(&self, model: &Rates) -> f64 {
         let (own, usual) = (self.prefill.slope, model.prefill.slope);
-        if is_unlike(own, usual, OTHER_KIND) { own / usual } else { 1.0 }
+        if is_unlike(own, usual, OTHER_GPU) { own / usual } else { 1.0 }
     }
 
     fn learn_first_token(&mut self, work: PrefillWork, seconds: f64) {
@@ -426,6 +427,11 @@ impl Rates {
     pub(crate) fn attend(&mut self, part: f64) {
         self.attention = part;
         self.prefill = self.prefill.by_plain_tokens().attending(part);
+    }
+
+    /// Whether this router has seen any of it.
+    pub(crate) fn is_observed(&self) -> bool {
+        self.own > 0 || self.steps > 0
     }
 
     /// Whether nothing was observed, here or by another router.

@@ -16,8 +16,8 @@
 //! its steps, shrunk towards its model's with a weight of 8, 32 or 100, and steps divided by how slow the worker's
 //! prefill is. Both also change fleets of one kind.
 //!
-//! Left out: kinds of GPU with equal memory, and engines that report no capacity. Only a worker's own fits distinguish
-//! those (see `rates`).
+//! Left out: kinds of GPU with one worker or with equal memory, and engines that report no capacity. Only a worker's own
+//! fits distinguish those (see `rates`).
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -34,7 +34,10 @@ use crate::staleness::is_unlike;
 const KINDS_MAX: usize = 8;
 /// Workers whose capacities differ by more than this factor are of two kinds. Engines with equal flags differ by a few
 /// percent, an H200 and a B200 with an 8B model by a third.
-const OTHER_KIND: f64 = 1.25;
+const OTHER_CAPACITY: f64 = 1.25;
+/// A kind with fewer workers is compared with all workers of its model. A single worker would be compared with itself:
+/// once it had been slow, nothing would let its rates fade, and it would get no requests after it has recovered.
+const WORKERS_MIN: usize = 2;
 
 /// What is learned from several workers.
 #[derive(Clone, Debug, Default)]
@@ -108,6 +111,15 @@ impl SharedRates {
         }
     }
 
+    /// What workers of another kind are expected to be like, before they have shown anything.
+    fn of_another_kind(&self) -> SharedRates {
+        let SharedRates { attention, knee_estimator, knee, mean_prefill, .. } = *self;
+        let mut other =
+            SharedRates { attention, knee_estimator, knee, mean_prefill, ..SharedRates::default() };
+        other.settle(self.fits());
+        other
+    }
+
     /// The fits, if they are learned.
     fn fits(&self) -> Option<(LinearFit, LinearFit)> {
         self.rates.is_learned().then(|| (self.rates.prefill.by_plain_tokens(), self.rates.decode))
@@ -119,57 +131,74 @@ impl SharedRates {
     }
 }
 
+/// A kind of GPU.
+#[derive(Clone, Debug)]
+struct Kind {
+    /// The KV capacity of its first worker. It names the kind.
+    capacity: Tokens,
+    workers: usize,
+    shared: SharedRates,
+}
+
 /// The rates of one model.
 #[derive(Clone, Debug, Default)]
 struct ModelRates {
     all: SharedRates,
-    /// By the capacity of their first worker. While there is one kind, only `all` counts.
-    kinds: Vec<(Tokens, SharedRates)>,
+    /// While there is one kind, only `all` counts.
+    kinds: Vec<Kind>,
 }
 
 impl ModelRates {
-    /// The place of the kind with this capacity; `None` if the router does not distinguish it.
-    fn kind(&self, capacity: Option<Tokens>) -> Option<usize> {
+    /// The kind of workers with this capacity; none while there is one kind only.
+    fn kind_of(&mut self, capacity: Option<Tokens>) -> Option<&mut Kind> {
         let capacity = capacity.filter(|_| self.kinds.len() > 1)?;
-        self.kinds.iter().position(|it| are_alike(it.0, capacity))
+        self.kinds.iter_mut().find(|it| are_alike(it.capacity, capacity))
     }
 
-    fn of(&self, capacity: Option<Tokens>) -> &SharedRates {
-        self.kind(capacity).map_or(&self.all, |it| &self.kinds[it].1)
+    /// The name of the kind whose workers one with this capacity is compared with.
+    fn name_of(&self, capacity: Option<Tokens>) -> Option<Tokens> {
+        let capacity = capacity.filter(|_| self.kinds.len() > 1)?;
+        let kind = self.kinds.iter().find(|it| are_alike(it.capacity, capacity))?;
+        (kind.workers >= WORKERS_MIN).then_some(kind.capacity)
+    }
+
+    fn of(&self, kind: Option<Tokens>) -> &SharedRates {
+        let named = self.kinds.iter().find(|it| Some(it.capacity) == kind);
+        named.map_or(&self.all, |it| &it.shared)
     }
 
     fn learn(&mut self, capacity: Option<Tokens>, mut learn: impl FnMut(&mut SharedRates)) {
         learn(&mut self.all);
-        if let Some(kind) = self.kind(capacity) {
-            learn(&mut self.kinds[kind].1);
+        if let Some(kind) = self.kind_of(capacity) {
+            learn(&mut kind.shared);
         }
     }
 
-    /// A worker with this capacity exists. Returns whether the router distinguishes another kind from now on.
-    fn add_kind(&mut self, capacity: Tokens) -> bool {
-        if self.kinds.len() == KINDS_MAX || self.kinds.iter().any(|it| are_alike(it.0, capacity)) {
-            return false;
+    /// A worker with this capacity exists.
+    fn count(&mut self, capacity: Tokens) {
+        if let Some(kind) = self.kinds.iter_mut().find(|it| are_alike(it.capacity, capacity)) {
+            kind.workers += 1;
+        } else if self.kinds.len() < KINDS_MAX {
+            // What was learned so far is mostly about the first kind.
+            if let [first] = &mut self.kinds[..] {
+                first.shared.clone_from(&self.all);
+            }
+            self.kinds.push(Kind { capacity, workers: 1, shared: self.all.of_another_kind() });
         }
-        // All that was learned so far is about the first kind.
-        if let [(_, first)] = &mut self.kinds[..] {
-            first.clone_from(&self.all);
-        }
-        self.kinds.push((capacity, SharedRates::default()));
-        self.kinds.len() > 1
     }
 
     fn settle(&mut self, expected: Option<(LinearFit, LinearFit)>) {
         self.all.settle(expected);
         let expected = self.all.fits().or(expected);
-        self.kinds.iter_mut().for_each(|it| it.1.settle(expected));
+        self.kinds.iter_mut().for_each(|it| it.shared.settle(expected));
     }
 }
 
 fn are_alike(one: Tokens, other: Tokens) -> bool {
-    !is_unlike(one.0 as f64, other.0 as f64, OTHER_KIND)
+    !is_unlike(one.0 as f64, other.0 as f64, OTHER_CAPACITY)
 }
 
-/// Whose rates a worker shares: the model that it runs, and its KV capacity if its engine reports that.
+/// With whom a worker is compared: those of its model, or of its kind of GPU among them.
 pub(crate) type Group = (Option<ModelId>, Option<Tokens>);
 
 /// The rates of each model. It has at most as many as the fleet has model names.
@@ -178,11 +207,13 @@ pub(crate) struct RatesByModel {
     /// Of the workers that list no model.
     unlisted: ModelRates,
     listed: BTreeMap<ModelId, ModelRates>,
+    /// What a model that no worker has listed is expected to be like.
+    unknown: ModelRates,
 }
 
 impl RatesByModel {
     fn model(&self, model: Option<ModelId>) -> &ModelRates {
-        model.and_then(|it| self.listed.get(&it)).unwrap_or(&self.unlisted)
+        model.map_or(&self.unlisted, |it| self.listed.get(&it).unwrap_or(&self.unknown))
     }
 
     fn model_mut(&mut self, model: Option<ModelId>) -> &mut ModelRates {
@@ -197,40 +228,60 @@ impl RatesByModel {
         &self.model(model).all
     }
 
-    /// The rates that a worker is compared with.
-    pub(crate) fn of(&self, (model, capacity): Group) -> &SharedRates {
-        self.model(model).of(capacity)
+    /// The rates that a worker of this group is compared with.
+    pub(crate) fn of(&self, (model, kind): Group) -> &SharedRates {
+        self.model(model).of(kind)
     }
 
-    /// A worker of this group has shown something.
-    pub(crate) fn learn(&mut self, (model, capacity): Group, learn: impl FnMut(&mut SharedRates)) {
+    /// A worker of this model, with this KV capacity, has shown something.
+    pub(crate) fn learn(
+        &mut self,
+        (model, capacity): (Option<ModelId>, Option<Tokens>),
+        learn: impl FnMut(&mut SharedRates),
+    ) {
         self.model_mut(model).learn(capacity, learn);
     }
 
-    /// The workers that listed no model now list this one. Returns whether they are its first, so that what they have
-    /// shown is what is known of it.
-    pub(crate) fn name(&mut self, model: ModelId) -> bool {
-        let is_new = !self.listed.contains_key(&model);
-        if is_new {
-            self.listed.insert(model, self.unlisted.clone());
+    /// A worker lists this model. Returns whether it is the first. If the worker has shown something while it listed
+    /// none, that is what is known of the model.
+    pub(crate) fn name(&mut self, model: ModelId, has_shown: bool) -> bool {
+        if self.listed.contains_key(&model) {
+            return false;
         }
-        is_new
+        let mut rates = if has_shown { self.unlisted.clone() } else { ModelRates::default() };
+        if let Some(mean) = self.mean().filter(|_| !has_shown) {
+            rates.settle(Some(mean));
+        }
+        self.listed.insert(model, rates);
+        true
     }
 
-    /// A worker of this group exists. Returns whether the router distinguishes another kind of GPU from now on.
-    pub(crate) fn add_kind(&mut self, (model, capacity): Group) -> bool {
-        capacity.is_some_and(|it| self.model_mut(model).add_kind(it))
+    /// Finds the kinds of GPU among workers with these models and KV capacities.
+    pub(crate) fn find_kinds(&mut self, workers: &[(Option<ModelId>, Option<Tokens>)]) {
+        for it in self.all_mut() {
+            it.kinds.iter_mut().for_each(|it| it.workers = 0);
+        }
+        for &(model, capacity) in workers {
+            if let Some(capacity) = capacity {
+                self.model_mut(model).count(capacity);
+            }
+        }
+        self.all_mut().for_each(|it| it.kinds.retain(|it| it.workers > 0));
     }
 
-    /// The kind of GPU of such a worker among those of its model; `None` if the router does not distinguish it.
-    pub(crate) fn kind(&self, (model, capacity): Group) -> Option<usize> {
-        self.model(model).kind(capacity)
+    /// The kind of GPU whose workers such a worker is compared with, if the router distinguishes it.
+    pub(crate) fn kind(&self, (model, capacity): (Option<ModelId>, Option<Tokens>)) -> Option<Tokens> {
+        self.model(model).name_of(capacity)
     }
 
     /// Updates attention and knees, and what is expected of models that have shown nothing.
     pub(crate) fn settle(&mut self) {
         let expected = self.mean();
-        self.listed.values_mut().chain([&mut self.unlisted]).for_each(|it| it.settle(expected));
+        self.all_mut().for_each(|it| it.settle(expected));
+    }
+
+    fn all_mut(&mut self) -> impl Iterator<Item = &mut ModelRates> {
+        self.listed.values_mut().chain([&mut self.unlisted, &mut self.unknown])
     }
 
     /// The mean fits of the models that have shown theirs.
@@ -244,12 +295,12 @@ impl RatesByModel {
     }
 
     /// Copies what has changed of one group.
-    pub(crate) fn follow(&mut self, (model, capacity): Group, other: &RatesByModel) {
+    pub(crate) fn follow(&mut self, (model, kind): Group, other: &RatesByModel) {
         let source = other.model(model);
         let own = self.model_mut(model);
         own.all.follow(&source.all);
-        if let (Some(kind), true) = (source.kind(capacity), own.kinds.len() == source.kinds.len()) {
-            own.kinds[kind].1.follow(&source.kinds[kind].1);
+        if let Some(own) = own.kinds.iter_mut().find(|it| Some(it.capacity) == kind) {
+            own.shared.follow(source.of(kind));
         }
     }
 }

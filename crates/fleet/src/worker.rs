@@ -61,6 +61,10 @@ pub struct Worker {
     /// KV caches that other workers prefill or hold for it.
     pub fetches: Fetches,
     pub report: Option<LoadReport>,
+    /// Tokens that fit its KV cache, as it last reported.
+    capacity: Option<Tokens>,
+    /// The kind of GPU whose workers it is compared with; none if it is compared with all workers of its model.
+    pub(crate) kind: Option<Tokens>,
     /// What was promised to it at its last report: context and prefill.
     promised_then: (Tokens, Tokens),
     /// Requests there that no router has reported, by its last two reports.
@@ -100,6 +104,8 @@ impl Worker {
             prefilled: Tokens::ZERO,
             fetches: Fetches::default(),
             report: None,
+            capacity: None,
+            kind: None,
             promised_then: (Tokens::ZERO, Tokens::ZERO),
             foreign: [0; 2],
             rates: Rates::default(),
@@ -123,6 +129,7 @@ impl Worker {
             began,
             overdue,
             report,
+            capacity,
             promised_then,
             foreign,
             rates,
@@ -132,15 +139,16 @@ impl Worker {
         self.health.clone_from(health);
         (self.promised, self.promised_by_others) = (promised, promised_by_others);
         (self.began, self.overdue) = (began, overdue);
-        (self.report, self.promised_then, self.foreign) = (report, promised_then, foreign);
+        (self.report, self.capacity) = (report, capacity);
+        (self.promised_then, self.foreign) = (promised_then, foreign);
         (self.rates, self.knee) = (rates, knee);
         (self.draining, self.weight, self.requests_elsewhere) = (draining, weight, requests_elsewhere);
     }
 
-    /// Whose rates it shares.
+    /// Whose rates it is compared with.
     #[inline]
     pub(crate) fn group(&self) -> Group {
-        (self.base, self.capacity())
+        (self.base, self.kind)
     }
 
     /// It is compared with other workers than before: its rates hold once it has confirmed them.
@@ -238,6 +246,10 @@ impl Worker {
         // One report may count a request that ended before the report arrived; two in a row do not.
         self.foreign = [self.foreign[1], u32::try_from(foreign).unwrap_or(u32::MAX)];
         self.promised_then = (promised.context, promised.prefill.tokens);
+        let product = || Some(load.blocks?.saturating_mul(load.block_size?));
+        let capacity = load.kv_tokens.or_else(product).filter(|&it| it > 0).map(Tokens);
+        // While an engine restarts, its page may lack it.
+        self.capacity = capacity.or(self.capacity);
         self.report = Some(LoadReport { load, at: now });
     }
 
@@ -261,9 +273,7 @@ impl Worker {
     /// Tokens that fit its KV cache, if it ever reported so: that does not change while it runs.
     #[inline]
     pub fn capacity(&self) -> Option<Tokens> {
-        let load = self.report?.load;
-        let product = || Some(load.blocks?.saturating_mul(load.block_size?));
-        load.kv_tokens.or_else(product).filter(|&it| it > 0).map(Tokens)
+        self.capacity
     }
 
     /// KV tokens that running requests hold and queued ones will hold. It follows the engine's report if there is

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use maitre_base::{Instant, PrefillWork, Tokens, WorkerId};
+use maitre_base::{Instant, PrefillWork, WorkerId};
 
 use super::Fleet;
 use crate::model::{ModelId, Wanted};
@@ -24,7 +24,7 @@ impl Fleet {
     pub fn learn_first_token(&mut self, now: Instant, worker: WorkerId, work: PrefillWork, took: Duration) {
         let Some((group, rates)) = self.worker(worker).map(|it| (it.group(), it.rates)) else { return };
         let plain_tokens = self.rates.of(group).rates().prefill.plain_tokens(work);
-        self.rates.learn(group, |it| it.first_token(&rates, work, took));
+        self.share_evidence(worker, |it| it.first_token(&rates, work, took));
         let shared = *self.rates.of(group).rates();
         if let Some(it) = self.worker_mut(worker) {
             it.knee_estimator.first_token(plain_tokens, took);
@@ -35,7 +35,7 @@ impl Fleet {
     /// The tokens of an answer came `gap` apart, with this many requests in the batch.
     pub fn learn_step(&mut self, now: Instant, worker: WorkerId, requests: f64, gap: Duration) {
         let Some(group) = self.group_of(worker) else { return };
-        self.rates.learn(group, |it| it.step(requests, gap));
+        self.share_evidence(worker, |it| it.step(requests, gap));
         let shared = *self.rates.of(group).rates();
         if let Some(it) = self.worker_mut(worker) {
             it.rates.step_beside(&shared, now, requests, gap);
@@ -44,8 +44,7 @@ impl Fleet {
 
     /// For a while steps took this long, with this many requests and this many prefill tokens in each.
     pub fn learn_knee(&mut self, worker: WorkerId, requests: f64, prefill: f64, took: Duration) {
-        let Some(group) = self.group_of(worker) else { return };
-        self.rates.learn(group, |it| it.stretch(requests, prefill, took));
+        self.share_evidence(worker, |it| it.stretch(requests, prefill, took));
         if let Some(it) = self.worker_mut(worker) {
             it.knee_estimator.step(requests, prefill, took);
         }
@@ -53,8 +52,13 @@ impl Fleet {
 
     /// A request had this much to prefill and this many tokens in its answer.
     pub fn learn_length(&mut self, worker: WorkerId, prefill: PrefillWork, answer: u64) {
-        if let Some(group) = self.group_of(worker) {
-            self.rates.learn(group, |it| it.length(prefill, answer));
+        self.share_evidence(worker, |it| it.length(prefill, answer));
+    }
+
+    /// What a worker has shown counts for its model, and for its kind of GPU.
+    fn share_evidence(&mut self, worker: WorkerId, learn: impl FnMut(&mut SharedRates)) {
+        if let Some((base, capacity)) = self.worker(worker).map(|it| (it.base, it.capacity())) {
+            self.rates.learn((base, capacity), learn);
         }
     }
 
@@ -71,26 +75,33 @@ impl Fleet {
                 Models::Unknown => None,
             };
             let Some(it) = self.workers[place].as_mut().filter(|it| it.base != base) else { continue };
-            let is_first = it.base.is_none() && base.is_some_and(|it| self.rates.name(it));
-            if !is_first {
+            let was_unknown = it.base.is_none();
+            let has_shown = was_unknown && it.rates.is_observed();
+            let is_new = base.is_some_and(|it| self.rates.name(it, has_shown));
+            if !(was_unknown && (is_new || !has_shown)) {
                 it.change_model();
             }
             it.base = base;
-            let group = it.group();
-            self.rates.add_kind(group);
         }
+        self.find_kinds();
     }
 
-    /// The worker has reported another capacity than this: it may have another kind of GPU than was known.
-    pub(super) fn find_kind(&mut self, worker: WorkerId, before: Option<Tokens>) {
-        let Some(group) = self.group_of(worker) else { return };
-        let kind = self.rates.kind((group.0, before));
-        if self.rates.add_kind(group) {
-            self.log.upheaval();
+    /// Updates with which workers each one is compared. A worker has joined or left, or has another model or capacity.
+    pub(super) fn find_kinds(&mut self) {
+        let capacities: Vec<_> = self.workers().map(|it| (it.base, it.capacity())).collect();
+        self.rates.find_kinds(&capacities);
+        let mut has_changed = false;
+        for it in self.workers.iter_mut().flatten() {
+            let kind = self.rates.kind((it.base, it.capacity()));
+            // Compared with fewer workers than before, its rates are as good as they were.
+            if it.kind.is_some_and(|before| kind != Some(before)) {
+                it.join_others();
+            }
+            has_changed |= it.kind != kind;
+            it.kind = kind;
         }
-        let has_changed = self.rates.kind(group) != kind;
-        if let Some(it) = self.worker_mut(worker).filter(|_| has_changed) {
-            it.join_others();
+        if has_changed {
+            self.log.upheaval();
         }
     }
 }

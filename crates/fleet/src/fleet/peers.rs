@@ -75,8 +75,12 @@ impl Fleet {
 
     /// Another router has learned how fast this worker is.
     pub fn learn_peer_rates(&mut self, now: Instant, worker: WorkerId, rates: (LinearFit, LinearFit)) {
-        let Some(group) = self.group_of(worker) else { return };
-        self.rates.learn(group, |it| it.hear(rates));
+        let Some(it) = self.worker(worker) else { return };
+        let (base, capacity, group) = (it.base, it.capacity(), it.group());
+        // Before the worker lists its model, nobody knows which model the rates are about.
+        if base.is_some() {
+            self.rates.learn((base, capacity), |it| it.hear(rates));
+        }
         let shared = *self.rates.of(group).rates();
         if let Some(it) = self.worker_mut(worker) {
             it.rates.hear(now, &shared, rates);

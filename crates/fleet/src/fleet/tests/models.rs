@@ -428,3 +428,80 @@ fn kinds_of_gpu_are_bounded() {
         assert!((step / SMALL.step.at(100.0) - 1.0).abs() < 0.25, "worker {worker}: {step}");
     }
 }
+
+/// Compared with itself, it would never be tried again.
+#[test]
+fn the_only_worker_of_a_kind_is_tried_again_after_it_was_slow() {
+    let mut scene = Scene::of(&["small"; 4]);
+    (0..3).for_each(|it| scene.report(it, LARGE_GPU.0));
+    scene.report(3, 2 * LARGE_GPU.0);
+    for _ in 0..200 {
+        (0..3).for_each(|it| scene.answer(it, &LARGE_GPU.1, 1.0));
+        scene.answer(3, &LARGE_GPU.1, 10.0);
+    }
+    let prompt = turn(0, 4_000);
+    let times = |fit: &PrefillFit| fit.at(prompt) / LARGE_GPU.1.prefill.at(prompt);
+    assert!(times(&scene.snapshot(3).prefill) > 8.0);
+    (0..2_000).for_each(|it| scene.answer(it % 3, &LARGE_GPU.1, 1.0));
+    let (prefill, _) = scene.snapshot(3).faded.unwrap();
+    assert!((0.8..1.3).contains(&times(&prefill)), "{prefill:?}");
+}
+
+#[test]
+fn a_new_kind_is_expected_to_have_the_attention_and_the_knee_of_its_model() {
+    let mut scene = Scene::of(&["small"; 4]);
+    (0..2).for_each(|it| scene.report(it, 100_000));
+    (0..800).for_each(|it| scene.answer(it % 2, &SMALL, 1.0));
+    let part = |scene: &Scene, worker| {
+        let prefill = scene.snapshot(worker).prefill;
+        prefill.attention / prefill.slope
+    };
+    // The second pair has shown nothing yet, so it has the model's.
+    let (attention, knee) = (part(&scene, 2), scene.snapshot(2).knee);
+    assert!(knee.requests < 3.0 && attention > 1.0 / 30_000.0, "learned: {knee:?}, {attention}");
+    (2..4).for_each(|it| scene.report(it, 200_000));
+    scene.fleet.settle(scene.now, &mut Vec::new());
+    assert!((part(&scene, 2) / attention - 1.0).abs() < 0.01, "{} of {attention}", part(&scene, 2));
+    assert_eq!(scene.snapshot(2).knee, knee);
+}
+
+#[test]
+fn a_model_does_not_inherit_what_another_worker_without_a_list_has_shown() {
+    let mut scene = Scene::of(&[]);
+    scene.join(&[]);
+    (0..400).for_each(|_| scene.answer(0, &LARGE, 1.0));
+    scene.join(&["small"]);
+    let small = scene.fleet.model("small");
+    assert!(!scene.fleet.model_rates(small).rates().is_learned());
+    // Another model at the same address: it has no entry yet either.
+    scene.fleet.learn_models(WorkerId(1), &cards(&["other"]));
+    let other = *scene.fleet.model_rates(scene.fleet.model("other")).rates();
+    assert!(!other.is_learned());
+    // Both are expected to be like the mean of what is known.
+    let known = *scene.fleet.model_rates(None).rates();
+    assert!((other.decode.slope / known.decode.slope - 1.0).abs() < 1e-9, "{:?}", other.decode);
+}
+
+#[test]
+fn a_report_without_a_capacity_changes_no_kind() {
+    let mut scene = Scene::of_two_kinds();
+    let before = [0, 1, 2, 3].map(|it| scene.believed(it));
+    scene.fleet.report(scene.now, WorkerId(1), EngineLoad::default());
+    assert_eq!([0, 1, 2, 3].map(|it| scene.believed(it)), before);
+}
+
+/// An engine with several ranks reports the sum of those that have started.
+#[test]
+fn kinds_without_workers_make_room_for_others() {
+    let mut scene = Scene::of(&["small"; 4]);
+    (0..9).for_each(|it| scene.report(0, 10_000 << it));
+    for worker in 0..4 {
+        scene.report(worker, [LARGE_GPU.0, SMALL_GPU.0][worker as usize % 2]);
+    }
+    for _ in 0..800 {
+        scene.answer(0, &LARGE_GPU.1, 1.0);
+        scene.answer(1, &SMALL_GPU.1, 1.0);
+    }
+    scene.check(2, &LARGE_GPU.1);
+    scene.check(3, &SMALL_GPU.1);
+}
