@@ -15,8 +15,8 @@ use crate::openai::steering;
 use crate::openai::{Priority, Request, Template};
 use crate::route::Route;
 
-/// As many answers as one request can ask for: vLLM's own limit (`VLLM_MAX_N_SEQUENCES`). A larger number is refused by the
-/// engine, and must not look like work until then.
+/// As many answers as one prompt can ask for: vLLM's own limit of `n` (`VLLM_MAX_N_SEQUENCES`). The engine refuses a larger
+/// number, and that must not look like work until then. A request may have several prompts, each with so many answers.
 const ANSWERS_MAX: u32 = 16_384;
 
 /// A field that the router reads, besides the prompt.
@@ -213,7 +213,7 @@ impl<'a> BodyFields<'a> {
         };
         let prompts = lists.into_iter().find_map(|it| batch(self.prompt.part(it)?)).unwrap_or(1);
         let prompts = u32::try_from(prompts).unwrap_or(u32::MAX).max(1);
-        prompts.saturating_mul(each).min(ANSWERS_MAX)
+        prompts.saturating_mul(each)
     }
 
     fn max_tokens(&self) -> Result<Option<u64>, BadRequest> {

@@ -174,7 +174,8 @@ fn several_answers_are_asked_for_by_number_and_by_prompts() {
         (Route::Completions, r#"{"prompt":[[1,2],[3]]}"#, 2),
         (Route::Completions, r#"{"prompt":[1,2,3]}"#, 1),
         (Route::Completions, r#"{"prompt":[],"n":2}"#, 2),
-        (Route::Completions, r#"{"prompt":["a","b","c"],"n":16384}"#, 16_384),
+        (Route::Completions, r#"{"prompt":["a","b","c"],"n":16384}"#, 3 * 16_384),
+        (Route::Completions, r#"{"prompt":["a","b"],"n":99999999999999}"#, 2 * 16_384),
         (Route::Generate, r#"{"text":["a","b"],"sampling_params":{"n":4}}"#, 8),
         (Route::Generate, r#"{"input_ids":[[1],[2],[3]]}"#, 3),
     ] {
