@@ -12,6 +12,10 @@ use crate::request::{Attempt, PendingRequest, StreamProgress};
 /// Fewer pieces of a response say little about a worker's pace.
 const PIECES_MIN: u32 = 8;
 
+/// The longest answer that is learned from, as for the estimate of lengths. Chosen: above what any model generates. An engine
+/// that counts four billion once would charge its tenant for days of work.
+const ANSWER_TOKENS_MAX: u64 = 1 << 20;
+
 impl Brain {
     /// Until enough responses have ended, those under way are all there is to learn from: with responses of a minute
     /// each, a fleet was full before the first one had ended. The same holds for the pace of each worker: a slow one that
@@ -67,6 +71,7 @@ impl Parts {
         // What another worker had delivered says nothing about this one.
         let delivered = request.delivered.0;
         let own = counted.and_then(|it| it.answer).map(|it| it.saturating_sub(delivered)).or(pieces);
+        let own = own.map(|it| it.min(ANSWER_TOKENS_MAX * u64::from(request.answers.0)));
         // Counting tokens takes no prefill, and embedding takes no steps. Several answers take the same steps, so their
         // number of tokens says nothing of the pace.
         if let Some(tokens) = own.filter(|_| request.answers != Answers::NONE) {

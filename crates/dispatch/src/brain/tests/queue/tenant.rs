@@ -44,6 +44,24 @@ fn two_tenants_take_turns_by_weight_and_cost() {
     check((3.0, 3_400), (1.0, 1_000), 10..=10);
 }
 
+/// A count of 2^32 - 1 kept its tenant behind all others for days.
+#[test]
+fn an_absurd_count_charges_no_more_than_the_longest_answer() {
+    let mut harness = Harness::queueing(1, |_| ());
+    harness.step(Come(one(0)));
+    for turn in 1..=10 {
+        harness.step(Come(of(1, turn)));
+        harness.step(Come(of(2, 100 + turn)));
+    }
+    let mut order = vec![0];
+    for answer in [100, u64::from(u32::MAX), 1 << 20, 100, 100, 100, 100] {
+        let counted = Some(Counted { prompt: None, cached: None, answer: Some(answer) });
+        let request = RequestId(order[order.len() - 1]);
+        order.push(placement(&harness.on(Event::Finished { request, counted, pieces: 100 })).request.0);
+    }
+    assert_eq!(order, [0, 1, 101, 2, 102, 3, 103, 4]);
+}
+
 #[test]
 fn a_late_tenant_does_not_wait_behind_the_whole_queue_of_another() {
     let mut harness = Harness::queueing(1, |_| ());
