@@ -52,10 +52,10 @@ impl PullSources {
         self.now.is_none() && self.later.is_none()
     }
 
-    /// For a worker whose turn to fetch comes after this wait.
-    fn after(self, wait_seconds: f64) -> Option<PullSource> {
+    /// For a worker whose turn to fetch comes after this wait: the one that will hold more first.
+    fn after(self, wait_seconds: f64) -> impl Iterator<Item = PullSource> {
         let is_in_time = |ready_in: f64| ready_in * LONGER + LONGER_SECONDS <= wait_seconds;
-        self.later.filter(|it| is_in_time(it.1)).map(|it| it.0).or(self.now)
+        self.later.filter(|it| is_in_time(it.1)).map(|it| it.0).into_iter().chain(self.now)
     }
 }
 
@@ -86,14 +86,15 @@ impl PullSurvey {
         };
         self.fetches.extend(snapshots.iter().zip(held).map(|(snapshot, held)| {
             let held = held.tokens + held.below;
-            let source = sources.after(snapshot.wait_seconds);
+            let mut pulls =
+                sources.after(snapshot.wait_seconds).map(|it| (it, pull(world, snapshot, (it, held))));
+            let pull = pulls.find(|it| it.1.from.is_some());
             let stored = stored.map(|it| world.cache.in_store(snapshot.worker, it, query.ask.prefill));
-            match stored.filter(|&it| it > held && source.is_none_or(|source| source.held <= it)) {
+            match stored.filter(|&it| it > held && pull.is_none_or(|(source, _)| source.held <= it)) {
                 Some(stored) => load(world, snapshot, stored - held),
-                None => source.map_or_else(Fetch::default, |it| Fetch {
-                    shared_by: sharing(it),
-                    ..pull(world, snapshot, (it, held))
-                }),
+                None => {
+                    pull.map_or_else(Fetch::default, |(it, pull)| Fetch { shared_by: sharing(it), ..pull })
+                }
             }
         }));
     }
@@ -132,7 +133,9 @@ fn sources(
     for (snapshot, held) in snapshots.iter().zip(held) {
         let (worker, requests) = (snapshot.worker, snapshot.requests);
         let all = held.prefix() + held.below;
-        if all == Tokens::ZERO || !world.fleet.is_source(world.now, worker, query.watch) {
+        // Before its unfinished prompts are compared: there are tens of thousands of those in a fleet of a thousand.
+        let is_worse = best.now.is_some_and(|it| all < it.held || all == it.held && requests >= it.requests);
+        if all == Tokens::ZERO || is_worse || !world.fleet.is_source(world.now, worker, query.watch) {
             continue;
         }
         let held = unfinished.computed(worker, prompt, (query.ask.prefill, all));
@@ -238,10 +241,13 @@ impl UnfinishedPrompts {
         least.map_or(held, |blocks| held.min(blocks_in_tokens(prompt, all, blocks as u32)))
     }
 
-    /// In how many seconds the worker should have computed all that is unfinished of a prompt. A guess for one that is late.
+    /// In how many seconds the worker should have computed all that it still computes of a prompt. A guess for one that is late.
+    /// What it pulls does not count as held there yet, so nobody waits for that.
     fn ready_in(&self, now: Instant, worker: WorkerId, prompt: &PromptChain) -> Option<f64> {
         let left = |at: Instant| at.since(now).as_secs_f64().max(LATER * now.since(at).as_secs_f64());
-        self.sharing(worker, prompt).try_fold(0.0_f64, |latest, it| Some(latest.max(left(it.ready_at?))))
+        let mut computed = self.sharing(worker, prompt).filter(|it| it.coming == Coming::Computed);
+        let first = left(computed.next()?.ready_at?);
+        computed.try_fold(first, |latest, it| Some(latest.max(left(it.ready_at?))))
     }
 
     /// The unfinished prompts there that go on as this one does where their known part ends: the worker has no more of it than
@@ -332,28 +338,30 @@ mod tests {
     fn what_is_being_computed_is_there_when_the_last_of_it_is() {
         let second = |it: u64| Instant::from_millis(1_000 * it);
         let mut unfinished = UnfinishedPrompts::default();
-        let mut begin = |request, letters, held, ready_at: Option<u64>| {
+        let mut begin = |request, letters, (held, coming), ready_at: Option<u64>| {
             let sent = prompt(letters);
-            let arriving =
-                Arriving { held: Tokens(held), coming: Coming::Computed, ready_at: ready_at.map(second) };
+            let arriving = Arriving { held: Tokens(held), coming, ready_at: ready_at.map(second) };
             unfinished.begin((RequestId(request), WORKER), (&sent, Tokens(sent.units)), arriving);
         };
-        begin(1, "abcd", 0, Some(4));
-        begin(2, "abcdef", 64, Some(6));
-        begin(3, "xy", 0, None);
+        begin(1, "abcd", (0, Coming::Computed), Some(4));
+        begin(2, "abcdef", (64, Coming::Computed), Some(6));
+        begin(3, "xy", (0, Coming::Computed), None);
+        begin(4, "abcdefgh", (0, Coming::Pulled), Some(9));
+        begin(5, "pq", (0, Coming::Pulled), Some(9));
         let ready_in = |now, letters| unfinished.ready_in(second(now), WORKER, &prompt(letters));
         assert_eq!([1, 4, 6].map(|it| ready_in(it, "abcz")), [Some(3.0), Some(0.0), Some(1.0)]);
         assert_eq!(ready_in(1, "abcdez"), Some(5.0), "the second has more of it");
         assert_eq!(ready_in(1, "xyz"), None, "nobody knows");
+        assert_eq!(ready_in(1, "pqr"), None, "it computes none of that");
     }
 
     #[test]
     fn a_later_source_is_for_those_who_wait_longer_than_it_computes() {
         let source = |worker| PullSource { worker: WorkerId(worker), held: Tokens(1), requests: 0 };
         let sources = PullSources { now: Some(source(1)), later: Some((source(2), 1.0)) };
-        let picked = |wait| sources.after(wait).map(|it| it.worker.0);
-        assert_eq!([0.0, 1.0, 1.2, 1.3].map(picked), [Some(1), Some(1), Some(1), Some(2)]);
+        let picked = |wait| sources.after(wait).map(|it| it.worker.0).collect::<Vec<_>>();
+        assert_eq!([0.0, 1.0, 1.2, 1.3].map(picked), [vec![1], vec![1], vec![1], vec![2, 1]]);
         let none = PullSources { now: None, ..sources };
-        assert!(none.after(1.0).is_none() && none.after(1.3).is_some());
+        assert_eq!([1.0, 1.3].map(|wait| none.after(wait).count()), [0, 1]);
     }
 }

@@ -116,6 +116,38 @@ fn what_the_holder_computes_meanwhile_is_pulled_by_a_worker_that_is_busy_for_lon
 }
 
 #[test]
+fn what_is_computed_already_is_pulled_if_the_link_to_what_comes_later_is_slow() {
+    let check = |is_slow: bool| {
+        let (mut harness, holder) = fleet(3);
+        let longer = [text(1, LONG), text(2, LONG / 4)].concat();
+        // It computes all of it, since it cannot pull yet.
+        let [later, other] = [1, 2].map(|it| WorkerId((holder.0 + it) % 3));
+        let drain = |harness: &mut Harness, draining| {
+            for worker in [holder, other] {
+                harness.on(Event::WorkerDrained { worker, draining });
+            }
+            harness.on(Event::WorkerPulls { worker: later, pulls: !draining });
+        };
+        drain(&mut harness, true);
+        assert_eq!(harness.ask(2, &longer).worker, later);
+        drain(&mut harness, false);
+        for (worker, prompts, first) in [(holder, 3, 900), (later, 2, 910), (other, 2, 920)] {
+            compute(&mut harness, worker, first..first + prompts);
+        }
+        for (from, took) in [(later, if is_slow { 9_000 } else { 10 }), (holder, 10)] {
+            let (fleet, took) = (&mut harness.brain.parts.fleet, Duration::from_millis(took));
+            (0..50)
+                .for_each(|_| fleet.learn_pull(harness.now, Way::between(from, other), Tokens(10_000), took));
+        }
+        harness.ask(3, &longer);
+        let pull = harness.brain.parts.placer.survey().pulls.at(other.index());
+        assert_eq!(pull.from, Some(if is_slow { holder } else { later }));
+    };
+    check(false);
+    check(true);
+}
+
+#[test]
 fn a_prompt_that_overtakes_a_pull_does_not_make_the_link_look_slow() {
     let (mut harness, holder) = fleet(2);
     busy(&mut harness, holder);
