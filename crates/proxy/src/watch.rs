@@ -70,7 +70,7 @@ impl Watcher {
             upstream: None,
             is_probed: false,
             models_at: None,
-            unlisted: None,
+            is_unlisted: false,
             source: None,
             sources_at: None,
             first_rank: 0,
@@ -101,8 +101,8 @@ struct WorkerWatch {
     is_probed: bool,
     /// When the list of models was last read.
     models_at: Option<Instant>,
-    /// The status instead of a list of models, once it has been logged.
-    unlisted: Option<StatusCode>,
+    /// It has been logged that the worker does not list its models.
+    is_unlisted: bool,
     /// Where the worker publishes KV events, and when that was last checked.
     source: Option<Publisher>,
     sources_at: Option<Instant>,
@@ -304,7 +304,10 @@ impl WorkerWatch {
             if error == Unanswered::TimedOut {
                 self.link.failed("GET /v1/models timed out");
             }
-            self.warn_of_first_probe(false);
+            // Without a socket nothing was asked: that is no failure of the worker.
+            if error != Unanswered::NoSocket {
+                self.warn_of_first_probe(false);
+            }
             return false;
         }
         self.warn_of_first_probe(evidence == Evidence::ProbeAnswered);
@@ -388,17 +391,18 @@ impl WorkerWatch {
                 let cards: Vec<Card<'_>> = list.models().map(card).collect();
                 self.watcher.brain.on(Event::ModelsReported { worker: self.link.worker, cards: &cards });
                 self.link.learn(|about| about.models = Some(Arc::new(list)));
-                self.unlisted = None;
             }
             _ => self.warn_of_no_models(response.status),
         }
         Ok(())
     }
 
-    /// Once for each status. A worker without a list of models may serve any, so it gets requests: if it is no engine, or wants
-    /// a key, clients see its errors while the router is ready.
+    /// Once, until the first list comes; a list that was read stays. A worker that never sent one may serve any model, so it gets
+    /// requests: if it is no engine, or wants a key, clients see its errors while the router is ready.
     fn warn_of_no_models(&mut self, status: StatusCode) {
-        if self.unlisted.replace(status) == Some(status) {
+        let has_list = self.link.about().models.is_some();
+        if has_list || std::mem::replace(&mut self.is_unlisted, true) {
+            debug!(worker = self.link.url, status = status.as_u16(), has_list, "no list of models");
             return;
         }
         let fix = match (status, self.watcher.settings.load().worker_key.is_some()) {
@@ -411,7 +415,7 @@ impl WorkerWatch {
         let (worker, status) = (&self.link.url, status.as_u16());
         warn!(
             worker,
-            "/v1/models answered {status} without a list: the worker gets requests for any model; {fix}"
+            "/v1/models answered {status} without a list: the worker gets requests for models that no other lists; {fix}"
         );
     }
 

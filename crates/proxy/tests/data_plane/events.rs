@@ -3,7 +3,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 use std::time::Duration;
 
 use maitre_base::{Rng, WorkerId};
@@ -439,8 +439,20 @@ async fn a_restarted_engine_is_noticed_within_a_second() {
 pub(crate) struct Front {
     pub(crate) addr: SocketAddr,
     pub(crate) fails: Arc<AtomicBool>,
+    pub(crate) status: Arc<AtomicU16>,
     pub(crate) noes: mpsc::UnboundedReceiver<()>,
     _tasks: JoinSet<()>,
+}
+
+impl Front {
+    /// Until it has failed three times from now on: two of them have been received.
+    pub(crate) async fn fail_thrice(&mut self) {
+        while self.noes.try_recv().is_ok() {}
+        self.fails.store(true, Ordering::Relaxed);
+        for _ in 0..3 {
+            within(self.noes.recv()).await.unwrap();
+        }
+    }
 }
 
 /// With a status of zero it does not answer.
@@ -448,7 +460,8 @@ pub(crate) async fn front(engine: &Host, path: &'static str, status: u16) -> Fro
     let listener = TcpListener::bind(ANYWHERE).await.unwrap();
     let (addr, behind) = (listener.local_addr().unwrap(), engine.addr());
     let fails = Arc::new(AtomicBool::new(false));
-    let (is_failing, mut tasks) = (fails.clone(), JoinSet::new());
+    let status = Arc::new(AtomicU16::new(status));
+    let (is_failing, status_now, mut tasks) = (fails.clone(), status.clone(), JoinSet::new());
     let (said_no, noes) = mpsc::unbounded_channel();
     tasks.spawn(async move {
         let mut unanswered = Vec::new();
@@ -457,6 +470,7 @@ pub(crate) async fn front(engine: &Host, path: &'static str, status: u16) -> Fro
             let mut head = vec![0; 4096];
             let bytes = stream.read(&mut head).await.unwrap_or(0);
             if is_failing.load(Ordering::Relaxed) && head.starts_with(format!("GET {path} ").as_bytes()) {
+                let status = status_now.load(Ordering::Relaxed);
                 let no = format!("HTTP/1.1 {status} No\r\ncontent-length: 0\r\nconnection: close\r\n\r\n");
                 match status {
                     0 => unanswered.push(stream),
@@ -475,7 +489,7 @@ pub(crate) async fn front(engine: &Host, path: &'static str, status: u16) -> Fro
             let _ = stream.write_all(&answer).await;
         }
     });
-    Front { addr, fails, noes, _tasks: tasks }
+    Front { addr, fails, status, noes, _tasks: tasks }
 }
 
 /// In vLLM's development mode the first answer of `/server_info` takes seconds.

@@ -133,3 +133,41 @@ async fn a_worker_whose_models_need_a_key_is_named_with_the_setting() {
     log.check_once("/v1/models answered 401 without a list");
     log.check_once("set worker_key to the key that it requires");
 }
+
+/// A worker behind a gateway that fails now and then logged a line at each interval.
+#[tokio::test]
+async fn a_missing_list_of_models_is_reported_once_and_not_after_one_was_read() {
+    let log = Log::new();
+    let engine = Host::bind(ANYWHERE, engine_settings()).await.unwrap();
+    let mut front = front(&engine, "/v1/models", 503).await;
+    front.fails.store(true, Ordering::Relaxed);
+    let mut settings = settings();
+    (settings.probes.interval, settings.probes.models_interval) =
+        (Duration::from_millis(10), Duration::from_millis(10));
+    settings.workers = vec![format!("http://{}", front.addr).parse().unwrap()];
+    let router = within(maitre_proxy::Router::start(settings)).await.unwrap();
+    for status in [502, 503] {
+        front.status.store(status, Ordering::Relaxed);
+        front.fail_thrice().await;
+    }
+    log.check_once("without a list: the worker gets requests");
+    front.fails.store(false, Ordering::Relaxed);
+    within(router.until_all_ready()).await;
+    front.fail_thrice().await;
+    log.check_once("without a list");
+}
+
+#[tokio::test]
+async fn a_worker_that_listed_its_models_once_is_not_said_to_list_none() {
+    let log = Log::new();
+    let engine = Host::bind(ANYWHERE, engine_settings()).await.unwrap();
+    let mut front = front(&engine, "/v1/models", 503).await;
+    let mut settings = settings();
+    (settings.probes.interval, settings.probes.models_interval) =
+        (Duration::from_millis(10), Duration::from_millis(10));
+    settings.workers = vec![format!("http://{}", front.addr).parse().unwrap()];
+    let router = within(maitre_proxy::Router::start(settings)).await.unwrap();
+    within(router.until_all_ready()).await;
+    front.fail_thrice().await;
+    assert_eq!(log.with("without a list"), [""; 0]);
+}
