@@ -93,7 +93,8 @@ pub struct Fetch {
     pub seconds: f64,
     /// The worker that holds it; `None` for a store that the worker shares.
     pub from: Option<WorkerId>,
-    /// Other requests in flight, at any worker, whose prompts begin with the same prefix.
+    /// Other requests in flight, at any worker, whose prompts begin with the same prefix. Zero for a store, and where nothing is
+    /// fetched.
     pub shared_by: u32,
 }
 
