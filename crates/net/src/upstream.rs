@@ -46,12 +46,20 @@ pub struct Upstream {
     /// Opens when there is more to read.
     gate: WakeGate,
     keep_alive: bool,
+    /// What is left of a request whose response has begun.
+    unsent: Option<Box<UnsentRequest>>,
     /// Interim responses since the last request.
     interim: u32,
     /// The worker repeats the id of a request in its response.
     repeats_ids: bool,
     /// Set by the code that keeps the connection for later.
     pub idle_since: Instant,
+}
+
+/// The rest of a request. A worker may begin its response early and still read on before it goes on with it.
+struct UnsentRequest {
+    head: Bytes,
+    body: Bytes,
 }
 
 /// The connection failed, or what came over it is not HTTP.
@@ -114,16 +122,18 @@ impl Upstream {
             body: BodyReader::default(),
             gate: WakeGate::default(),
             keep_alive: true,
+            unsent: None,
             interim: 0,
             repeats_ids: false,
             idle_since: Instant::ZERO,
         }
     }
 
-    /// Sends a request and waits for the head of the response.
+    /// Sends a request and waits for the head of the response. What is not sent by then is sent while the body is read.
     pub async fn send(&mut self, request: UpstreamRequest) -> Result<ResponseHead, UpstreamError> {
         let UpstreamRequest { method, head, mut body } = request;
         self.interim = 0;
+        self.unsent = None;
         let mut sending = true;
         let mut sent_all = false;
         let mut left = &head[..];
@@ -140,6 +150,10 @@ impl Upstream {
             }
             // A connection with half a request on it cannot be reused.
             self.keep_alive &= sent_all;
+            if sending && response.is_ok() {
+                let (head, body) = (Bytes::copy_from_slice(left), std::mem::take(&mut body));
+                self.unsent = Some(Box::new(UnsentRequest { head, body }));
+            }
             Poll::Ready(response)
         })
         .await
@@ -171,6 +185,19 @@ impl Upstream {
         Pin::new(&mut self.stream).poll_flush(cx)
     }
 
+    /// Sends on what is left of the request. The worker may have stopped to read it: the response decides, not this.
+    fn poll_send_rest(&mut self, cx: &mut Context<'_>) {
+        let Some(mut unsent) = self.unsent.take() else { return };
+        let UnsentRequest { head, body } = &mut *unsent;
+        let mut left = &head[..];
+        let sent = self.poll_send(&mut left, body, cx);
+        let sent_of_head = head.len() - left.len();
+        head.advance(sent_of_head);
+        if sent.is_pending() {
+            self.unsent = Some(unsent);
+        }
+    }
+
     fn poll_head(
         &mut self,
         method: &Method,
@@ -196,6 +223,9 @@ impl Upstream {
 
     /// The next chunk of the response body; none when it is complete.
     pub fn poll_chunk(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, UpstreamError>>> {
+        if self.unsent.is_some() {
+            self.poll_send_rest(cx);
+        }
         loop {
             match self.body.next(&mut self.buffer) {
                 Ok(Piece::Data(data)) => return Poll::Ready(Some(Ok(data))),

@@ -95,6 +95,25 @@ async fn a_response_is_read_while_the_body_is_still_being_sent() {
 }
 
 #[tokio::test]
+async fn a_worker_that_answers_before_it_has_read_the_body_gets_the_rest_of_it() {
+    let body = large();
+    let length = body.len();
+    let reply = move |mut stream: TcpStream| async move {
+        let head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n";
+        stream.write_all(head).await.unwrap();
+        let mut read = vec![0; length];
+        if stream.read_exact(&mut read).await.is_ok() {
+            stream.write_all(b"data: [DONE]\n\n").await.unwrap();
+        }
+    };
+    let mut settings = settings();
+    settings.timeouts.first_token = Duration::from_secs(5);
+    let router = router_in_front_of(reply, settings).await;
+    let answer = Client::connect(router.listen()).await.post("/v1/chat/completions", body).await;
+    assert_eq!((answer.status.as_u16(), answer.text().as_str()), (200, "data: [DONE]\n\n"));
+}
+
+#[tokio::test]
 async fn a_worker_that_refuses_before_reading_the_body_is_not_broken() {
     let reply = |mut stream: TcpStream| async move { stream.write_all(TOO_LARGE).await.unwrap() };
     let router = router_in_front_of(reply, settings()).await;
