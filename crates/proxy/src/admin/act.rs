@@ -97,10 +97,11 @@ pub(super) fn add(admin: &AdminState, body: &[u8]) -> Result<WorkerList, AdminEr
     Ok(WorkerList { workers: workers.collect() })
 }
 
-/// Every address that this worker makes the router or other workers connect to: its own, and those of its events, replays
-/// and KV cache where they are on another host.
+/// Every address that this worker makes the router or other workers connect to: its own, and those of its events, replays,
+/// KV cache and bootstrap server where they are on another host.
 fn addresses(worker: &WorkerUrl) -> impl Iterator<Item = String> {
-    let events = match &worker.options.events {
+    let options = &worker.options;
+    let events = match &options.events {
         EventSource::At(endpoint) => Some(endpoint),
         EventSource::Auto | EventSource::Off => None,
     };
@@ -111,8 +112,8 @@ fn addresses(worker: &WorkerUrl) -> impl Iterator<Item = String> {
         let host = if host.contains(':') { format!("[{host}]") } else { host.to_owned() };
         Some(format!("{scheme}://{host}:{}", endpoint.port))
     };
-    let others =
-        events.into_iter().chain(&worker.options.replay).chain(&worker.options.pull).filter_map(elsewhere);
+    let others = [events, options.replay.as_ref(), options.pull.as_ref(), options.bootstrap.as_ref()];
+    let others = others.into_iter().flatten().filter_map(elsewhere);
     std::iter::once(own).chain(others.collect::<Vec<_>>())
 }
 
@@ -251,6 +252,12 @@ mod tests {
                 "https://A:1?events=tcp://B:5557&replay=tcp://[::1]:1",
                 "https://a:1 https://b:5557 https://[::1]:1",
             ),
+            ("http://10.0.0.7:8000?pull=tcp://b:5710", "http://10.0.0.7:8000 http://b:5710"),
+            (
+                "http://10.0.0.7:8000?role=prefill&transfer=mooncake&bootstrap=tcp://b:8998",
+                "http://10.0.0.7:8000 http://b:8998",
+            ),
+            ("http://10.0.0.7:8000?role=prefill&transfer=mooncake&bootstrap=8998", "http://10.0.0.7:8000"),
         ] {
             let worker = url.parse().unwrap();
             assert_eq!(addresses(&worker).collect::<Vec<_>>().join(" "), expected, "{url}");
