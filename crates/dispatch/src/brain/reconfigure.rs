@@ -78,7 +78,8 @@ impl Brain {
         Ok(())
     }
 
-    /// Blocks in use are counted only while a strategy asks for them. When one begins to, all placed requests count.
+    /// Blocks in use are counted only while a strategy asks for them. When one begins to, all placed requests count, and
+    /// those in the queue that wait for one worker.
     fn count_in_use(&mut self) {
         let Brain { pending, parts, .. } = self;
         match (parts.settings.needs().in_use, &parts.placer.in_use) {
@@ -87,9 +88,10 @@ impl Brain {
             (true, None) => {
                 let mut in_use = InUse::default();
                 for request in pending.values() {
-                    let attempt = request.attempt().filter(|it| it.is_counted);
-                    if let (Some(prompt), Some(attempt)) = (&request.prompt, attempt) {
-                        in_use.begin(attempt.worker, prompt);
+                    let placed = request.attempt().filter(|it| it.is_counted).map(|it| it.worker);
+                    let reserved = request.reservation().filter(|it| it.is_counted).map(|it| it.worker);
+                    if let (Some(prompt), Some(worker)) = (&request.prompt, placed.or(reserved)) {
+                        in_use.begin(worker, prompt);
                     }
                 }
                 parts.placer.in_use = Some(in_use);

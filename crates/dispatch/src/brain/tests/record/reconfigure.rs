@@ -91,6 +91,21 @@ fn counters_stay_exact_when_the_strategy_changes_under_pending_requests() {
 }
 
 #[test]
+fn queued_requests_that_wait_for_a_worker_count_there_when_a_strategy_begins_to_ask() {
+    let queue = maitre_queue::QueueSettings { sequences_max: 1, ..maitre_queue::QueueSettings::default() };
+    let settings = BrainSettings { strategy: Name::LeastDelay, queue, ..BrainSettings::default() };
+    let mut harness = Harness::with_queue(1, settings);
+    let texts = [prompt(1, 60), prompt(2, 60)];
+    (0..2).for_each(|it| drop(harness.on(Event::Arrived(chat(it as u64, &texts[it])))));
+    assert_eq!(harness.brain.waiting(ClassId(1)).requests, 1);
+    change(&mut harness, |it| it.strategy = Name::DynamoCost).unwrap();
+    let used = |harness: &Harness| harness.brain.parts.placer.in_use.as_ref().unwrap().at(WorkerId(0), None);
+    assert_eq!(used(&harness).all, Tokens(2 * 960));
+    (0..2).for_each(|it| drop(harness.on(Event::Left { request: RequestId(it) })));
+    assert_eq!((used(&harness).all, harness.brain.open()), (Tokens::ZERO, 0));
+}
+
+#[test]
 fn queued_requests_keep_their_places_and_go_at_once_when_the_queue_is_switched_off() {
     let queue = maitre_queue::QueueSettings { sequences_max: 1, ..maitre_queue::QueueSettings::default() };
     let settings = BrainSettings { strategy: Name::RoundRobin, queue, ..BrainSettings::default() };
