@@ -32,6 +32,9 @@ pub(crate) const HEDGE: HeaderName = HeaderName::from_static("x-maitre-hedge");
 /// Milliseconds that a request was queued.
 pub(crate) const QUEUED: HeaderName = HeaderName::from_static("x-maitre-queue-ms");
 
+/// How the names of our headers begin.
+const OURS: &str = "x-maitre-";
+
 pub(crate) const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 /// Azure's name.
 pub(crate) const AZURE_KEY: HeaderName = HeaderName::from_static("api-key");
@@ -124,7 +127,7 @@ impl<const COUNT: usize> Names<COUNT> {
 
 /// Removes the headers that are about the connection. The id stays even if it is named as one of them: it is the router's own by
 /// now, and tells the response of this request from that of another.
-pub(crate) fn strip_hop_by_hop(headers: &mut HeaderMap) {
+fn strip_hop_by_hop(headers: &mut HeaderMap) {
     if !HOP_BY_HOP.is_any_in(headers) {
         return;
     }
@@ -140,6 +143,16 @@ pub(crate) fn strip_hop_by_hop(headers: &mut HeaderMap) {
         headers.remove(name);
     }
     HOP_BY_HOP.remove_from(headers);
+}
+
+/// Removes from a worker's headers what is not for a client: what is about the connection, and what is in our name. The worker
+/// may be a router, and its workers are not the business of every client.
+pub(crate) fn toward_client(headers: &mut HeaderMap) {
+    strip_hop_by_hop(headers);
+    let is_ours = |it: &HeaderName| it.as_str().starts_with(OURS);
+    while let Some(name) = headers.keys().find(|&it| is_ours(it)).cloned() {
+        headers.remove(name);
+    }
 }
 
 /// Removes from a client's headers what is not for a worker.

@@ -92,7 +92,7 @@ pub(super) fn stream(
 ) -> Response<ResponseBody> {
     let StartedResponse { placement, form, link, upstream, sent, mut head, first } = *started;
     guard.sent(sent);
-    headers::strip_hop_by_hop(&mut head.headers);
+    headers::toward_client(&mut head.headers);
     let added = &mut head.headers;
     add_headers(&guard, (&placement, &link), explain, added);
     let reader = ResponseReader::new(&mut guard, head.status, added);

@@ -13,6 +13,7 @@ use tokio::net::TcpStream;
 use crate::fixture::{
     Client, Fixture, TestResponse, chat, engine_settings, fixture_with, get, post, settings, within,
 };
+use crate::misbehaviour::router_in_front_of;
 use crate::tokenize::listener;
 
 const CHAT: &str = "/v1/chat/completions";
@@ -72,6 +73,22 @@ async fn only_trusted_keys_learn_the_address_of_a_worker() {
     let answer = ask(UMBRA).await;
     assert!(answer.status.is_server_error());
     assert!(!format!("{:?}{}", answer.headers, answer.text()).contains(&worker), "{}", answer.text());
+}
+
+/// A router is a worker like any other, and tells what it knows of its own workers.
+#[tokio::test]
+async fn what_a_worker_says_in_headers_of_ours_reaches_no_client() {
+    let reply = |mut stream: TcpStream| async move {
+        let head = b"HTTP/1.1 200 OK\r\nx-maitre-worker: http://inner:1\r\nx-maitre-explain: inner\r\n\
+            x-maitre-why: inner\r\nx-maitre-pull-worker: http://inner:2\r\nx-other: kept\r\n\
+            content-length: 2\r\nconnection: close\r\n\r\n{}";
+        let _ = stream.write_all(head).await;
+    };
+    let router = router_in_front_of(reply, with_keys(key("acme"))).await;
+    let request = showing(post(CHAT, chat(1, false)), ACME);
+    let answer = Client::connect(router.listen()).await.ask(request).await.unwrap();
+    assert_eq!((answer.header("x-other"), answer.header("x-maitre-why")), ("kept", "only"));
+    assert!(!format!("{:?}", answer.headers).contains("inner"), "{:?}", answer.headers);
 }
 
 #[tokio::test]
