@@ -16,7 +16,7 @@ mod scaling;
 use std::sync::Arc;
 use std::time::Duration;
 
-use maitre_base::Instant;
+use maitre_base::{Instant, PromisedWork};
 use maitre_dialect::route::Route;
 use maitre_dispatch::cache::Cache;
 use maitre_dispatch::{Brain, Failure};
@@ -71,6 +71,8 @@ struct WorkerGauge {
 /// A worker, as the brain sees it now.
 struct WorkerSample<'a> {
     worker: &'a Worker,
+    /// To it, and to the one of the same URL that still drains, if it was listed again.
+    promised: PromisedWork,
     cache: &'a Cache,
     /// None where the queue is off.
     limits: Option<WorkerLimits>,
@@ -186,13 +188,13 @@ impl TraceCounts {
 type WorkerMetric = (&'static str, &'static str, fn(&WorkerSample<'_>) -> Option<f64>);
 const WORKER_METRICS: [WorkerMetric; 20] = [
     ("worker_requests", "Requests placed on the worker and not finished", |it| {
-        Some(f64::from(it.worker.promised.work.requests))
+        Some(f64::from(it.promised.requests))
     }),
     ("worker_promised_prefill_tokens", "Prompt tokens promised to the worker and not yet done", |it| {
-        Some(it.worker.promised.work.prefill.tokens.0 as f64)
+        Some(it.promised.prefill.tokens.0 as f64)
     }),
     ("worker_promised_decode_tokens", "Output tokens promised to the worker and not yet done", |it| {
-        Some(it.worker.promised.work.decode.0 as f64)
+        Some(it.promised.decode.0 as f64)
     }),
     ("worker_engine_running", "Requests running, as the engine reports", |it| {
         Some(it.worker.report?.load.running? as f64)
@@ -388,12 +390,16 @@ impl Metrics {
         self.scaling.set(brain);
         self.programs.set(now, brain);
         self.workers.iter().for_each(|it| it.gauge.clear());
-        for worker in brain.fleet().workers() {
+        let fleet = brain.fleet();
+        // A worker that was listed again while it drains is there twice. The series are those of the new one.
+        let is_listed = |it: &&Worker| fleet.by_key(it.key).is_some_and(|listed| listed.id == it.id);
+        for worker in fleet.workers().filter(is_listed) {
             for state in HealthState::NAMES {
                 let labels = [("worker", worker.url.clone()), ("state", state.to_owned())];
                 self.states.get_or_create(&labels).set(i64::from(worker.health.state().name() == state));
             }
-            let sample = WorkerSample { worker, cache: brain.cache(), limits: brain.limits(worker.id), now };
+            let (promised, limits) = (fleet.promised_to_key_of(worker), brain.limits(worker.id));
+            let sample = WorkerSample { worker, promised, cache: brain.cache(), limits, now };
             for metric in &self.workers {
                 if let Some(value) = (metric.read)(&sample) {
                     metric.gauge.get_or_create(&[("worker", worker.url.clone())]).set(value);

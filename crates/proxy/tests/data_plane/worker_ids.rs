@@ -13,7 +13,8 @@ use serde_json::{Value, json};
 
 use crate::events::{prompt, publisher};
 use crate::fixture::{
-    ANYWHERE, Client, Fixture, TEST_TIMEOUT, chat, engine_settings, fixture_with, post, settings, within,
+    ANYWHERE, Client, Fixture, TEST_TIMEOUT, chat, engine_settings, fixture_with, metric, post, settings,
+    within,
 };
 
 const KEY: &str = "the-key-of-the-operator";
@@ -139,4 +140,27 @@ async fn metrics_drop_a_worker_that_left_and_no_other() {
     .await;
     let page = fixture.router.metrics();
     assert!(page.lines().any(|it| it.starts_with("maitre_events_batches_total") && it.contains(&second)));
+}
+
+#[tokio::test]
+async fn a_worker_listed_again_while_it_drains_has_the_requests_of_both_in_metrics() {
+    let settings = hasty();
+    let fixture = fixture_with(2, engine_settings(), settings.clone()).await;
+    let engine = &fixture.engines[1];
+    // The number of the other is free for the new one, which is then before the old one.
+    set_workers(&fixture.router, &settings, &[engine]).await;
+    engine.handle().inject(Injection::always(Fault::StallAfterChunks { chunks: 2 }));
+    let mut streams = Vec::new();
+    for query in ["?events=off", "?store=a"] {
+        let mut client = fixture.client().await;
+        let begun = client.send(post("/v1/chat/completions", chat(50, true))).await.unwrap();
+        streams.push((client, begun));
+        let workers = vec![format!("{}{query}", url(engine)).parse().unwrap()];
+        fixture.router.reload(RouterSettings { workers, ..settings.clone() }).unwrap();
+        let line = format!("maitre_worker_requests{{worker=\"{}\"}}", url(engine));
+        assert_eq!(metric(&fixture.router.metrics(), &line), streams.len() as f64);
+        within(fixture.router.until_all_ready()).await;
+        let state = format!("maitre_worker_state{{worker=\"{}\",state=\"ready\"}}", url(engine));
+        assert_eq!(metric(&fixture.router.metrics(), &state), 1.0);
+    }
 }
