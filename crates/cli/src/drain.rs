@@ -9,6 +9,7 @@ use clap::{Arg, ArgMatches, Command};
 use maitre_console::clock::Stopwatch;
 use maitre_console::{flag, out};
 use maitre_net::address::Address;
+use maitre_views::cluster::ClusterView;
 use maitre_views::text::escaped;
 use maitre_views::worker::{WorkerList, WorkerView};
 use tokio::time::sleep;
@@ -27,6 +28,7 @@ const SHOWN_MAX: usize = 8;
 const HELP: &str = "\
 The worker gets no new requests, and keeps those it has until they end. With --hand-over, streams that can be continued
 (see `serve --continue`) go on at other workers at once. `maitre drain WORKER --resume` sends it requests again.
+Each router drains a worker for itself: with several, drain it at each, with --url. It is empty once none has requests there.
 Exit status: 0 if the worker is empty, 1 if it still has requests after --wait, 2 if the router cannot be asked or
 has no such worker.";
 
@@ -116,33 +118,87 @@ fn no_worker(name: &str, known: &[String]) -> String {
     }
 }
 
-/// Waits until the worker has no request of this router.
+/// Waits until the worker has no request of any router. Each router drains only its own: a worker that another router
+/// still sends requests to is not empty, and stopping it would break them.
 async fn until_empty(client: &Client, worker: &WorkerView, wait: Duration) -> anyhow::Result<ExitCode> {
     let began = Stopwatch::start();
+    let mut has_warned = false;
     loop {
         let now: WorkerView = match client.get(&format!("/admin/v1/workers/{}", worker.id)).await {
             Ok(now) => now,
             Err(trouble) => return Ok(not_asked(&trouble)),
         };
         let took = began.elapsed();
-        // Another router has its own requests there, and is drained by its own operator.
-        let left = now.requests.saturating_sub(now.other_routers.requests);
-        if left == 0 {
-            out::print(&escaped(&format!("{}: empty after {:.1} s\n", worker.url, took.as_secs_f64())))?;
+        let seconds = took.as_secs_f64();
+        let Some(left) = left(now.requests, now.other_routers.requests) else {
+            let note = elsewhere(client.get("/admin/v1/cluster").await.ok().flatten());
+            out::print(&escaped(&format!("{}: empty after {seconds:.1} s{note}\n", worker.url)))?;
             return Ok(ExitCode::SUCCESS);
-        }
+        };
         if took >= wait {
-            let seconds = took.as_secs_f64();
-            out::print(&escaped(&format!("{}: {left} requests left after {seconds:.1} s\n", worker.url)))?;
+            out::print(&escaped(&format!("{}: {left} left after {seconds:.1} s\n", worker.url)))?;
             return Ok(ExitCode::FAILURE);
+        }
+        if now.requests == now.other_routers.requests && !has_warned {
+            has_warned = true;
+            out::print(&escaped(&format!("{}: waiting for {left}\n", worker.url)))?;
         }
         sleep(LOOK_EVERY).await;
     }
 }
 
+/// The other routers, which know nothing of this drain.
+fn elsewhere(cluster: Option<ClusterView>) -> String {
+    let routers = cluster.map(|it| it.routers).unwrap_or_default();
+    let live = routers.iter().filter(|it| !it.is_self && *it.state == *"live");
+    let names: Vec<&str> = live.map(|it| &*it.name).take(SHOWN_MAX).collect();
+    if names.is_empty() {
+        String::new()
+    } else {
+        format!("; drain it at {} too, unless you have", names.join(", "))
+    }
+}
+
+/// The requests at the worker, of which `elsewhere` are other routers'. None if there is none.
+fn left(requests: u32, elsewhere: u32) -> Option<String> {
+    let plural = |count| if count == 1 { "" } else { "s" };
+    match (requests, elsewhere) {
+        (0, _) => None,
+        (_, 0) => Some(format!("{requests} request{}", plural(requests))),
+        _ => Some(format!(
+            "{requests} request{}, {elsewhere} from other routers (drain it at each router: --url)",
+            plural(requests)
+        )),
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use maitre_views::cluster::RouterView;
+
     use super::*;
+
+    #[test]
+    fn a_worker_with_requests_of_other_routers_is_not_empty() {
+        assert_eq!(left(0, 0), None);
+        assert_eq!(left(1, 0).unwrap(), "1 request");
+        let expected = "2 requests, 2 from other routers (drain it at each router: --url)";
+        assert_eq!(left(2, 2).unwrap(), expected);
+        assert!(left(5, 2).unwrap().starts_with("5 requests, 2 from other routers"));
+    }
+
+    #[test]
+    fn other_routers_that_may_still_send_to_it_are_named() {
+        let router = |name: &'static str, is_self, state: &'static str| {
+            let (name, state) = (name.into(), state.into());
+            RouterView { name, is_self, state, ..RouterView::default() }
+        };
+        let routers = vec![router("a", true, "live"), router("b", false, "live"), router("c", false, "lost")];
+        let cluster = ClusterView { routers, ..ClusterView::default() };
+        assert_eq!(elsewhere(Some(cluster)), "; drain it at b too, unless you have");
+        assert_eq!(elsewhere(Some(ClusterView::default())), "");
+        assert_eq!(elsewhere(None), "");
+    }
 
     #[test]
     fn a_worker_has_the_names_that_other_commands_show() {

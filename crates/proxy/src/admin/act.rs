@@ -181,7 +181,10 @@ pub(super) fn drain(admin: &AdminState, part: &str, drain: Drain) -> Result<Work
     match drain {
         Drain::Resume => info!(worker = url(router, worker), "worker resumed by an operator"),
         Drain::HandOver => {
-            info!(worker = url(router, worker), "worker drained by an operator, its streams handed over")
+            info!(
+                worker = url(router, worker),
+                "worker drained by an operator; streams that can be continued go on at other workers"
+            )
         }
         Drain::Finish => info!(worker = url(router, worker), "worker drained by an operator"),
     }
