@@ -2,13 +2,16 @@
 //!
 //! ```text
 //!  Probing ──answer──▶ Ready ──silence, a broken answer──▶ Suspect ──silence again──▶ Ejected
-//!                        ▲ ╰──refused, failures in a row──────────────────────────▶   │
+//!                        ▲ ╰──refused, failures or broken answers in a row────────▶   │
 //!                        │◀─────────answer───────────────────╯                        │
 //!                        ╰──ramp over──── Warming ◀──probe answered, back-off over────╯
 //! ```
 //! A suspect gets no new requests while others are fit, and is probed at once. So one failed attempt is enough to
 //! eject a dead worker, while one broken connection does not eject a live one. Ejection lasts until the worker
 //! answers a probe; after a run of failures also until a back-off is over.
+//!
+//! A probe clears the suspicion of a broken answer, but not the count of them: an engine that breaks every answer often
+//! has a fine `/health`, and begins each answer well. Only a complete answer starts that count again.
 
 use std::time::Duration;
 
@@ -58,8 +61,10 @@ impl HealthState {
 pub enum Evidence {
     /// The worker answered a probe: it is fit.
     ProbeAnswered,
-    /// The worker answered a request without a failure of its own.
+    /// The worker began to answer a request, without a failure of its own.
     Answered,
+    /// An answer is complete.
+    Completed,
     /// The worker refused a connection, or its health check says that it is unfit.
     Refused,
     /// A probe or a connection attempt timed out, and nothing else arrived meanwhile.
@@ -72,7 +77,7 @@ pub enum Evidence {
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct HealthSettings {
-    /// Failures in a row before the worker is ejected.
+    /// Failures, or broken answers, in a row before the worker is ejected.
     pub failures_max: u32,
     /// First back-off after a run of failures; doubles each time up to `back_off_max`.
     pub back_off: Duration,
@@ -99,13 +104,15 @@ const SHARE_MIN: f64 = 0.1;
 pub struct Health {
     state: HealthState,
     failures: u32,
+    /// Broken answers since the last complete one.
+    breaks: u32,
     /// Ejections for failures since the worker was last healthy: the exponent of the back-off.
     relapses: u32,
 }
 
 impl Default for Health {
     fn default() -> Health {
-        Health { state: HealthState::Probing, failures: 0, relapses: 0 }
+        Health { state: HealthState::Probing, failures: 0, breaks: 0, relapses: 0 }
     }
 }
 
@@ -138,6 +145,13 @@ impl Health {
             Evidence::Answered => 0,
             _ => self.failures,
         };
+        self.breaks = match (self.state, evidence) {
+            (_, Evidence::Completed) => 0,
+            // An engine that is gone breaks all its answers at once: that is one failure.
+            (HealthState::Ejected { .. }, _) => 0,
+            (_, Evidence::Broke) => self.breaks + 1,
+            _ => self.breaks,
+        };
         self.settle(now, settings);
         self.state = match (self.state, evidence) {
             (HealthState::Ejected { until }, Evidence::ProbeAnswered) if until <= now => {
@@ -146,7 +160,7 @@ impl Health {
             (HealthState::Ejected { .. } | HealthState::Probing, Evidence::Refused | Evidence::Silent) => {
                 self.state
             }
-            (HealthState::Ejected { .. }, _) => self.state,
+            (HealthState::Ejected { .. }, _) | (_, Evidence::Completed) => self.state,
             (HealthState::Warming { since, .. }, Evidence::Answered) => {
                 HealthState::Warming { since, proven: true }
             }
@@ -157,6 +171,13 @@ impl Health {
             }
             (_, Evidence::Failed) => self.state,
             (_, Evidence::Refused) => out(now, spare),
+            (_, Evidence::Broke) if self.breaks >= settings.failures_max => {
+                self.relapse(now, spare, settings)
+            }
+            // It was ejected for failures, and fails again.
+            (HealthState::Warming { .. }, Evidence::Broke) if self.relapses > 0 => {
+                self.relapse(now, spare, settings)
+            }
             (HealthState::Suspect { .. }, Evidence::Silent | Evidence::Broke) => out(now, spare),
             (HealthState::Warming { .. }, Evidence::Silent | Evidence::Broke) => out(now, spare),
             (_, Evidence::Silent | Evidence::Broke) => HealthState::Suspect { refused: false },
@@ -174,7 +195,7 @@ impl Health {
     }
 
     fn relapse(&mut self, now: Instant, spare: MayEject, settings: &HealthSettings) -> HealthState {
-        self.failures = 0;
+        (self.failures, self.breaks) = (0, 0);
         let back_off = settings.back_off.saturating_mul(1 << self.relapses.min(16));
         self.relapses += 1;
         out(now + back_off.min(settings.back_off_max), spare)
@@ -191,7 +212,7 @@ fn out(until: Instant, spare: MayEject) -> HealthState {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use Evidence::{Answered, Broke, Failed, ProbeAnswered, Refused, Silent};
+    use Evidence::{Answered, Broke, Completed, Failed, ProbeAnswered, Refused, Silent};
 
     const SETTINGS: HealthSettings = HealthSettings {
         failures_max: 3,
@@ -238,6 +259,31 @@ mod tests {
             (2, Failed, "ready"),
             (2, Failed, "ejected"),
         ]);
+    }
+
+    /// An answer that begins and breaks off, and the probe that follows at once.
+    const BREAK: [(Evidence, &str); 3] = [(Answered, "ready"), (Broke, "suspect"), (ProbeAnswered, "ready")];
+
+    #[test]
+    fn broken_answers_in_a_row_eject_although_each_begins_well_and_every_probe_is_fine() {
+        let twice = [BREAK, BREAK].concat().into_iter().map(|it| (1, it.0, it.1));
+        let start = [(0, ProbeAnswered, "ready")].into_iter().chain(twice);
+        let third = [(1, Answered, "ready"), (1, Broke, "ejected"), (1, ProbeAnswered, "ejected")];
+        // Back after a second, and for two seconds out if its first answer breaks off again.
+        let again = [(2, ProbeAnswered, "warming"), (3, Answered, "warming"), (3, Broke, "ejected")];
+        let longer = [(4, ProbeAnswered, "ejected"), (5, ProbeAnswered, "warming")];
+        let third = third.into_iter().chain(again).chain(longer);
+        check(&start.clone().chain(third).collect::<Vec<_>>());
+        let forgiven = [(1, Answered, "ready"), (1, Completed, "ready"), (1, Broke, "suspect")];
+        check(&start.chain(forgiven).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn an_engine_that_dies_with_many_answers_returns_without_a_back_off() {
+        let mut script = vec![(0, ProbeAnswered, "ready"), (1, Broke, "suspect")];
+        script.extend([(1, Broke, "ejected"); 20]);
+        script.extend([(1, ProbeAnswered, "warming"), (1, Answered, "warming"), (1, Completed, "warming")]);
+        check(&script);
     }
 
     #[test]

@@ -295,9 +295,6 @@ impl RequestGuard {
         }
         let placed = self.scheduled.as_ref().and_then(Scheduled::placement);
         let Some(worker) = placed.map(|it| it.worker) else { return Decision::Nothing };
-        if let Some(link) = state.brain.link(worker) {
-            link.tally.failures.fetch_add(1, Ordering::Relaxed);
-        }
         state.brain.on(Event::Interrupted { request: self.number, worker, delivered: Tokens(delivered) })
     }
 

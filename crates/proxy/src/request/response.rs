@@ -12,6 +12,7 @@ mod whole_character;
 
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -232,15 +233,16 @@ impl ResponseStream {
         self.guard.ends_as(outcome);
     }
 
-    /// A failure of the worker is kept as the reason if it becomes unhealthy for it.
+    /// A failure of the worker counts, and is kept as the reason if it becomes unhealthy for it.
     fn note_failure(&self, outcome: RequestOutcome) {
         match outcome {
             RequestOutcome::Broke => self.link.failed("a response broke off in the middle"),
             RequestOutcome::Stalled => {
                 self.link.failed(format!("a response stalled for {:?}", self.silence_limit()));
             }
-            _ => {}
+            _ => return,
         }
+        self.link.tally.failures.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Whether an event stream has had its end mark, whatever happens to the connection.
