@@ -47,6 +47,16 @@ impl Add<Duration> for Instant {
     }
 }
 
+/// Days from 1 January 1970 to a Gregorian date. Years begin in March here, so that the leap day is their last day.
+pub fn days_since_1970(year: i64, month: i64, day: i64) -> i64 {
+    let year = if month > 2 { year } else { year - 1 };
+    let month_from_march = (month + 9) % 12;
+    let of_year = (153 * month_from_march + 2) / 5 + day - 1;
+    let leaps = year.div_euclid(4) - year.div_euclid(100) + year.div_euclid(400);
+    // From 1 March of the year zero to 1 January 1970.
+    365 * year + leaps + of_year - 719_468
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

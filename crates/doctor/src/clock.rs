@@ -2,6 +2,8 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use maitre_base::time::days_since_1970;
+
 /// Now.
 #[expect(clippy::disallowed_methods, reason = "this is the doctor's clock")]
 pub(super) fn now() -> tokio::time::Instant {
@@ -27,18 +29,7 @@ pub(super) fn of_header(text: &str) -> Option<i64> {
     let mut parts = time.split(':');
     let mut part = |most| number(parts.next()?, most);
     let seconds = part(23)? * 3_600 + part(59)? * 60 + part(60)?;
-    Some(days(year, month, day) * 86_400 + seconds)
-}
-
-/// Days since 1 January 1970 of a Gregorian date. Years begin in March here, so that the leap day is their
-/// last day.
-fn days(year: i64, month: i64, day: i64) -> i64 {
-    let year = if month > 2 { year } else { year - 1 };
-    let month_from_march = (month + 9) % 12;
-    let of_year = (153 * month_from_march + 2) / 5 + day - 1;
-    let leaps = year.div_euclid(4) - year.div_euclid(100) + year.div_euclid(400);
-    // From 1 March of the year zero to 1 January 1970.
-    365 * year + leaps + of_year - 719_468
+    Some(days_since_1970(year, month, day) * 86_400 + seconds)
 }
 
 #[cfg(test)]

@@ -11,11 +11,13 @@ mod client;
 mod failure;
 mod files;
 mod server;
+mod validity;
 
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use arc_swap::ArcSwapOption;
 use rustls::crypto::{CryptoProvider, ring};
 use tracing::{info, warn};
 
@@ -24,6 +26,7 @@ pub use failure::TlsFailure;
 use files::PemFiles;
 pub use files::TlsConfigError;
 pub use server::{AcceptError, TlsServer};
+pub use validity::{Expiry, Validity};
 
 /// TLS on a listener. Without a certificate the listener speaks plain HTTP. All files are PEM.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -87,11 +90,20 @@ pub enum TlsReload {
 }
 
 /// Identifies the files, and the settings that name them, that were last loaded or rejected.
-struct LoadedFiles(AtomicU64);
+struct LoadedFiles {
+    fingerprint: AtomicU64,
+    /// Of the certificate that we present.
+    validity: ArcSwapOption<Validity>,
+}
 
 impl LoadedFiles {
-    fn new(files: &PemFiles) -> LoadedFiles {
-        LoadedFiles(AtomicU64::new(files.fingerprint()))
+    fn new(section: &str, files: &PemFiles) -> LoadedFiles {
+        let validity = ArcSwapOption::from_pointee(files.validity(section));
+        LoadedFiles { fingerprint: AtomicU64::new(files.fingerprint()), validity }
+    }
+
+    fn validity(&self) -> Option<Validity> {
+        self.validity.load().as_deref().copied()
     }
 
     /// If the files have changed, makes a configuration of them and hands it to `apply`.
@@ -102,12 +114,13 @@ impl LoadedFiles {
         make: impl FnOnce(&PemFiles) -> Result<T, TlsConfigError>,
         apply: impl FnOnce(T),
     ) -> TlsReload {
-        if self.0.swap(files.fingerprint(), Ordering::Relaxed) == files.fingerprint() {
+        if self.fingerprint.swap(files.fingerprint(), Ordering::Relaxed) == files.fingerprint() {
             return TlsReload::Unchanged;
         }
         match make(files) {
             Ok(made) => {
                 apply(made);
+                self.validity.store(files.validity(section).map(Arc::new));
                 info!(section, "TLS files changed; they apply to new connections");
                 TlsReload::Applied
             }

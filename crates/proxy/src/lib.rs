@@ -30,6 +30,7 @@ mod peering;
 mod picker;
 #[cfg(test)]
 mod planted;
+mod probes;
 mod readiness;
 mod recent;
 mod record;

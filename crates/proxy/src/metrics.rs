@@ -8,6 +8,7 @@ mod decisions;
 mod exposition;
 mod hedges;
 mod in_flight;
+mod own_state;
 mod process;
 mod programs;
 mod queue;
@@ -22,6 +23,7 @@ use maitre_dispatch::cache::Cache;
 use maitre_dispatch::{Brain, Failure};
 use maitre_fleet::{HealthState, Worker};
 use maitre_index::feed::Trust;
+use maitre_net::tls::Validity;
 use maitre_policy::Why;
 use maitre_queue::{Class, WorkerLimits};
 use parking_lot::Mutex;
@@ -40,6 +42,7 @@ use decisions::Decisions;
 pub(crate) use exposition::MetricsFormat;
 pub(crate) use hedges::{Hedged, Hedges};
 use in_flight::InFlight;
+use own_state::OwnState;
 use process::Process;
 use programs::Programs;
 use queue::Queue;
@@ -91,7 +94,7 @@ pub(crate) struct Metrics {
     pub(crate) continuations: Continuations,
     pub(crate) hedges: Hedges,
     handshakes_failed: Family<[MetricLabel; 1], Counter>,
-    tls_files: Family<[MetricLabel; 1], Counter>,
+    own: OwnState,
     states: Family<[(&'static str, String); 2], Gauge>,
     workers: Vec<WorkerGauge>,
     pub(crate) caches: Caches,
@@ -186,7 +189,7 @@ impl TraceCounts {
 
 /// Name, help text and source of a gauge for each worker.
 type WorkerMetric = (&'static str, &'static str, fn(&WorkerSample<'_>) -> Option<f64>);
-const WORKER_METRICS: [WorkerMetric; 20] = [
+const WORKER_METRICS: [WorkerMetric; 21] = [
     ("worker_requests", "Requests placed on the worker and not finished", |it| {
         Some(f64::from(it.promised.requests))
     }),
@@ -209,6 +212,9 @@ const WORKER_METRICS: [WorkerMetric; 20] = [
         Some(it.worker.report?.load.block_size? as f64)
     }),
     ("worker_engine_blocks", "KV blocks the engine has", |it| Some(it.worker.report?.load.blocks? as f64)),
+    ("worker_drained", "1 if an operator drained the worker", |it| {
+        Some(f64::from(u8::from(it.worker.draining)))
+    }),
     ("worker_report_stale", "1 if the engine's last report is stale", |it| {
         Some(f64::from(u8::from(it.worker.report?.is_stale(it.now))))
     }),
@@ -277,10 +283,10 @@ impl Metrics {
         registry.register("picks", "Placements, by reason", by_why.clone());
         let picks = Why::ALL.map(|why| by_why.get_or_create_owned(&[("why", why.name())]));
         let (failures, handshakes_failed) = (Family::default(), Family::default());
-        let (tls_files, states) = (Family::default(), Family::default());
+        let states = Family::default();
         registry.register("attempts_failed", "Attempts that failed before the first byte", failures.clone());
         registry.register("tls_handshakes_failed", "TLS handshakes that failed", handshakes_failed.clone());
-        registry.register("tls_files_changed", "Changed TLS files, by result", tls_files.clone());
+        let own = OwnState::new(registry);
         registry.register("worker_state", "1 for the state the worker is in", states.clone());
         let (caches, queue) = (Caches::new(registry), Queue::new(registry, classes));
         let (decisions, cluster) = (Decisions::new(registry), ClusterMetrics::new(registry));
@@ -316,7 +322,7 @@ impl Metrics {
             continuations,
             hedges,
             handshakes_failed,
-            tls_files,
+            own,
             states,
             workers,
             caches,
@@ -356,7 +362,7 @@ impl Metrics {
     }
 
     pub(crate) fn tls_files_changed(&self, result: &'static str) {
-        self.tls_files.get_or_create(&[("result", result)]).inc();
+        self.own.tls_files_changed(result);
     }
 
     /// The page a scraper reads. `gather` sets the gauges, under the brain's lock if it needs to; the text is written
@@ -374,6 +380,14 @@ impl Metrics {
     /// Sets what the lanes count.
     pub(crate) fn set_lanes(&self, sums: &LaneSums, waits: &[Duration]) {
         self.lanes.set(sums, waits);
+    }
+
+    pub(crate) fn set_own(
+        &self,
+        states: &[(&'static str, bool)],
+        certificates: &[(&'static str, Option<Validity>)],
+    ) {
+        self.own.set(states, certificates);
     }
 
     /// Sets the gauges of the cluster.

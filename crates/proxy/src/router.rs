@@ -135,7 +135,7 @@ impl Router {
     fn run_tasks(&mut self, exporter: Option<Exporter>) {
         let RouterState { recent, brain, settings, metrics, tls, clock, .. } = &*self.state.clone();
         self.run(recent::run(recent.clone(), brain.clone(), settings.clone()));
-        self.run(tls::follow(tls.clone(), settings.clone(), metrics.clone()));
+        self.run(tls::follow(*clock, tls.clone(), settings.clone(), metrics.clone()));
         if let Some(exporter) = exporter {
             self.run(exporter.run(*clock, tls.collector.clone()));
         }

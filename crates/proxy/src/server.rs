@@ -30,7 +30,7 @@ use crate::cors::CrossOrigin;
 use crate::descriptors;
 use crate::lane::Lane;
 use crate::picker;
-use crate::readiness::probe;
+use crate::probes::probe;
 use crate::refuse::bad_head;
 use crate::request::{RequestBody, RequestGuard, ResponseBody, receive, respond};
 use crate::settings::{RouterSettings, Serves};

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http::Response;
 use http::header::{CONTENT_TYPE, HeaderMap, HeaderValue, VARY};
+use maitre_dispatch::Brain;
 use parking_lot::Mutex;
 
 use crate::body_memory::BodyMemory;
@@ -13,6 +14,7 @@ use crate::brain::{Notifications, SharedBrain};
 use crate::clock::Clock;
 use crate::metrics::{Metrics, MetricsFormat};
 use crate::peering::ClusterHandle;
+use crate::readiness::Readiness;
 use crate::recent::Recent;
 use crate::record::{NotRecorded, Recorder};
 use crate::request_ids::RequestIds;
@@ -114,6 +116,9 @@ impl RouterState {
             metrics.set_lanes(&lanes.sums(), &lanes.waits(self.clock.now()));
             self.brain.read(|brain| {
                 metrics.set_brain(self.clock.now(), brain);
+                let readiness = self.readiness(brain);
+                let states = Readiness::ALL.map(|it| (it.label(), it == readiness));
+                metrics.set_own(&states, &self.tls.certificates());
                 if let Some(cluster) = &self.cluster {
                     metrics.set_cluster(&cluster.sample(brain.limit_share()));
                 }
@@ -134,5 +139,17 @@ impl RouterState {
     /// Whether this router still waits for the snapshots of other routers.
     pub(crate) fn is_joining(&self) -> bool {
         self.cluster.as_ref().is_some_and(|it| it.is_joining())
+    }
+
+    pub(crate) fn readiness(&self, brain: &Brain) -> Readiness {
+        if self.shutdown.is_draining() {
+            Readiness::Draining
+        } else if self.is_joining() {
+            Readiness::Joining
+        } else if brain.fleet().is_answering() || brain.awaits_requests() {
+            Readiness::Ready
+        } else {
+            Readiness::NoWorker
+        }
     }
 }

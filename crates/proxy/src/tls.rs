@@ -4,10 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use maitre_net::stream::ByteStream;
-use maitre_net::tls::{TlsClient, TlsClientSettings, TlsConfigError, TlsReload, TlsServer};
+use maitre_net::tls::{Expiry, TlsClient, TlsClientSettings, TlsConfigError, TlsReload, TlsServer, Validity};
 use tokio::net::TcpStream;
-use tracing::debug;
+use tracing::{debug, warn};
 
+use crate::clock::Clock;
 use crate::metrics::Metrics;
 use crate::settings::{RouterSettings, SharedSettings};
 
@@ -66,6 +67,15 @@ impl Tls {
         Ok(())
     }
 
+    /// The certificates that we present, by the section of the settings that names them.
+    pub(crate) fn certificates(&self) -> [(&'static str, Option<Validity>); 3] {
+        [
+            ("tls", self.clients.validity()),
+            ("admin_tls", self.admin.validity()),
+            ("worker_tls", self.workers.validity()),
+        ]
+    }
+
     /// Accepts a connection within `limit`. None if its handshake failed, which has been counted.
     pub(crate) async fn accept(
         &self,
@@ -113,9 +123,48 @@ fn collector_settings(settings: &RouterSettings) -> TlsClientSettings {
     TlsClientSettings { ca: settings.traces.ca.clone(), ..TlsClientSettings::default() }
 }
 
+/// Logs a certificate that expires soon, and once more when it has.
+#[derive(Default)]
+struct ExpiryWarnings([Option<Expiry>; 3]);
+
+impl ExpiryWarnings {
+    fn check(&mut self, now: i64, certificates: [(&'static str, Option<Validity>); 3]) {
+        for (warned, (section, validity)) in self.0.iter_mut().zip(certificates) {
+            let Some(validity) = validity else { continue };
+            let expiry = validity.expiry(now);
+            if std::mem::replace(warned, expiry) == expiry {
+                continue;
+            }
+            let hours = validity.ends.saturating_sub(now) / 3_600;
+            match expiry {
+                None => {}
+                Some(Expiry::Soon) => {
+                    warn!(
+                        section,
+                        hours, "the certificate expires soon; replace the files, no restart is needed"
+                    );
+                }
+                Some(Expiry::Expired) => {
+                    warn!(
+                        section,
+                        "the certificate has expired: its peers refuse to connect; replace the files"
+                    );
+                }
+            }
+        }
+    }
+}
+
 /// Reloads changed files until aborted.
-pub(crate) async fn follow(tls: Arc<Tls>, settings: Arc<SharedSettings>, metrics: Arc<Metrics>) {
+pub(crate) async fn follow(
+    clock: Clock,
+    tls: Arc<Tls>,
+    settings: Arc<SharedSettings>,
+    metrics: Arc<Metrics>,
+) {
+    let mut warnings = ExpiryWarnings::default();
     loop {
+        warnings.check(clock.unix_seconds(), tls.certificates());
         tokio::time::sleep(RELOAD_INTERVAL).await;
         let settings = settings.snapshot();
         if names_files(&settings) {

@@ -6,14 +6,15 @@ use std::path::Path;
 use crate::client::{CHAT, chat_stream};
 use crate::program::{Engine, Serve};
 
-/// These appear once an error occurred, a worker publishes events, TLS files changed, or another router was
+/// These appear once an error occurred, a worker publishes events, TLS is on or its files changed, or another router was
 /// seen; none of this happens here.
-const RARE: [&str; 5] = [
+const RARE: [&str; 6] = [
     "maitre_cluster_lag_seconds",
     "maitre_attempts_failed_total",
     "maitre_events_unreadable_total",
     "maitre_tls_handshakes_failed_total",
     "maitre_tls_files_changed_total",
+    "maitre_tls_certificate_expires_timestamp_seconds",
 ];
 /// Appears once a predicted first token has arrived, which one request may or may not cause.
 const LATER: &str = "maitre_forecast_error_ratio";

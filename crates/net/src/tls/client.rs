@@ -13,7 +13,7 @@ use tracing::warn;
 
 use super::failure::TlsFailure;
 use super::files::{PemFiles, TlsConfigError};
-use super::{LoadedFiles, TlsClientSettings, TlsReload, provider};
+use super::{LoadedFiles, TlsClientSettings, TlsReload, Validity, provider};
 use crate::address::Address;
 use crate::stream::ByteStream;
 
@@ -34,7 +34,7 @@ impl TlsClient {
     pub fn load(section: &'static str, settings: &TlsClientSettings) -> Result<TlsClient, TlsConfigError> {
         let files = read(section, settings);
         let current = ArcSwap::from_pointee(set_up(section, settings, &files)?);
-        Ok(TlsClient { section, current, loaded: LoadedFiles::new(&files) })
+        Ok(TlsClient { section, current, loaded: LoadedFiles::new(section, &files) })
     }
 
     /// Reads the files again and applies them if they changed. Blocks on the disk.
@@ -42,6 +42,11 @@ impl TlsClient {
         let files = read(self.section, settings);
         let make = |files: &PemFiles| set_up(self.section, settings, files);
         self.loaded.reload(self.section, &files, make, |made| self.current.store(Arc::new(made)))
+    }
+
+    /// Of the certificate that it presents; None without one.
+    pub fn validity(&self) -> Option<Validity> {
+        self.loaded.validity()
     }
 
     /// Performs the handshake on a connection to the address.

@@ -10,6 +10,8 @@ use rustls::RootCertStore;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
+use super::Validity;
+
 /// Largest file. Chosen: four times the bundle of authorities that systems ship.
 const BYTES_MAX: u64 = 1 << 20;
 
@@ -91,6 +93,12 @@ impl PemFiles {
             }
             Err(error) => Err(file.error(&error.to_string())),
         }
+    }
+
+    /// Of the certificate of this section, without its chain: clients need not use all of that.
+    pub(super) fn validity(&self, section: &str) -> Option<Validity> {
+        let certificates = self.certificates(&format!("{section}.cert")).ok()??;
+        Validity::of(certificates.first()?)
     }
 
     pub(super) fn key(&self, key: &str) -> Result<Option<PrivateKeyDer<'static>>, TlsConfigError> {

@@ -13,7 +13,7 @@ use tokio::time::timeout;
 use tokio_rustls::{TlsAcceptor, TlsStream};
 
 use super::files::{PemFiles, TlsConfigError};
-use super::{ClientAuth, LoadedFiles, TlsReload, TlsServerSettings, provider};
+use super::{ClientAuth, LoadedFiles, TlsReload, TlsServerSettings, Validity, provider};
 use crate::stream::ByteStream;
 
 pub struct TlsServer {
@@ -52,7 +52,7 @@ impl TlsServer {
     ) -> Result<TlsServer, TlsConfigError> {
         let files = read(section, settings);
         let config = ArcSwapOption::new(config(section, protocols, settings, &files)?);
-        Ok(TlsServer { section, protocols, config, loaded: LoadedFiles::new(&files) })
+        Ok(TlsServer { section, protocols, config, loaded: LoadedFiles::new(section, &files) })
     }
 
     /// Reads the files again and applies them if they changed. Blocks on the disk.
@@ -60,6 +60,11 @@ impl TlsServer {
         let files = read(self.section, settings);
         let make = |files: &PemFiles| config(self.section, self.protocols, settings, files);
         self.loaded.reload(self.section, &files, make, |config| self.config.store(config))
+    }
+
+    /// Of the certificate that it presents; None without one.
+    pub fn validity(&self) -> Option<Validity> {
+        self.loaded.validity()
     }
 
     /// Takes a connection as it is, or performs the handshake if there is a certificate.

@@ -45,7 +45,7 @@ pub(super) fn overview(router: &RouterState) -> Overview {
     router.brain.read(|brain| {
         let queue = queue(brain, &settings.brain.queue);
         let prediction = brain.prediction();
-        let readiness = Readiness::of(router, brain);
+        let readiness = router.readiness(brain);
         Overview {
             at_ms: router.clock.unix_ms(),
             version: env!("CARGO_PKG_VERSION").into(),

@@ -39,7 +39,7 @@ impl Subject {
 
     fn status(self, lane: &Lane) -> ServingStatus {
         let state = &lane.state;
-        let is_ready = || state.brain.read(|brain| Readiness::of(state, brain)) == Readiness::Ready;
+        let is_ready = || state.brain.read(|brain| state.readiness(brain)) == Readiness::Ready;
         match self {
             Subject::Process => ServingStatus::Serving,
             Subject::Picking if is_ready() => ServingStatus::Serving,
@@ -124,7 +124,7 @@ async fn changed(lane: Arc<Lane>, subject: Subject, last: ServingStatus) -> Serv
     let is_ready = last == ServingStatus::Serving;
     let mut draining = std::pin::pin!(state.shutdown.draining());
     tokio::select! {
-        () = state.brain.until(|brain| (Readiness::of(state, brain) == Readiness::Ready) != is_ready) => {}
+        () = state.brain.until(|brain| (state.readiness(brain) == Readiness::Ready) != is_ready) => {}
         () = draining.as_mut(), if is_ready => {}
     }
     subject.status(&lane)

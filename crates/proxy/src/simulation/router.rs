@@ -138,7 +138,7 @@ impl RouterProcess {
     /// Serves a client. False: it is starting or stopping, which a load balancer knows by its readiness.
     pub(super) fn accept(&self, stream: SimulatedStream) -> bool {
         let state = &self.state;
-        let takes = match state.brain.read(|brain| Readiness::of(state, brain)) {
+        let takes = match state.brain.read(|brain| state.readiness(brain)) {
             Readiness::Ready => true,
             Readiness::NoWorker => self.was_ready.load(Relaxed),
             Readiness::Draining | Readiness::Joining => false,
