@@ -267,6 +267,8 @@ pub struct Admin {
     pub said: String,
     /// The body of `/metrics`.
     pub page: Bytes,
+    /// When it was read, in seconds since 1970.
+    pub read_at: f64,
 }
 
 impl Worker {

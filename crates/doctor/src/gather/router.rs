@@ -9,6 +9,7 @@ use maitre_net::worker_url::WorkerUrl;
 
 use crate::DoctorPlan;
 use crate::client::{DoctorClient, Question, short};
+use crate::clock;
 use crate::facts::{Admin, Router};
 
 /// Maximum characters of the `/readyz` answer that are repeated.
@@ -51,6 +52,7 @@ async fn admin(plan: &DoctorPlan, address: &Address) -> Result<Admin, String> {
         is_ready: ready.is_success(),
         said: short(said.trim()),
         page: metrics.body,
+        read_at: clock::since_1970().as_secs_f64(),
     })
 }
 

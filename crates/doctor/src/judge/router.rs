@@ -5,7 +5,7 @@ use maitre_dialect::exposition;
 
 use super::workers;
 use crate::code::Code;
-use crate::facts::{Admin, Events, Fleet, Metered, Published, Replay, Stream, Worker};
+use crate::facts::{Admin, Asked, Events, Fleet, Metered, Published, Replay, Stream, Worker};
 use crate::report::{Finding, Outcome};
 
 /// Fewer tokens than this give no meaningful ratio.
@@ -14,6 +14,10 @@ const TOKENS_MIN: f64 = 100_000.0;
 const HITS_MIN: f64 = 0.01;
 /// Predictions that hold less often than this are wrong.
 const TRUE_MIN: f64 = 0.1;
+/// A request that has waited longer than this for its first token shows that the fleet is overloaded.
+const WAIT_MAX: f64 = 5.0;
+/// A certificate with less time left than this should have been renewed.
+const CERTIFICATE_MIN: f64 = 2.0 * 86_400.0;
 /// With fewer prompts than this, how they were tokenized does not matter.
 const PROMPTS_MIN: f64 = 100.0;
 
@@ -96,19 +100,79 @@ fn of_admin(fleet: &Fleet, admin: &Admin, outcome: &mut Outcome) {
                 "add it to workers and restart the router, or leave it out here",
             ));
         }
-        if let Some(state) = own.iter().find(|it| matches!(**it, "ejected" | "suspect" | "probing")) {
+        // A worker that fails doctor's request is out for that reason, which is a finding of its own.
+        let is_known = matches!(worker.asked, Asked::Failed { .. });
+        let out = own.iter().find(|it| matches!(**it, "ejected" | "suspect" | "probing"));
+        if let Some(state) = out.filter(|_| !is_known) {
             outcome.find(Finding::at(
                 &worker.url,
                 Code::WorkerEjected,
                 format!("the router has it as {state}, although it answers here"),
-                "check whether the router's machine reaches it; its log says what failed, \
-                 maitre_attempts_failed_total how often",
+                "the router's log and its page say what failed; if it was no connection or a timeout, check the \
+                 network between the two",
             ));
         }
         of_worker(worker, page, outcome);
     }
     of_caches(fleet, page, outcome);
     of_prompts(page, outcome);
+    of_certificates(admin, outcome);
+    of_other_routers(page, outcome);
+    of_queue(page, outcome);
+}
+
+fn of_certificates(admin: &Admin, outcome: &mut Outcome) {
+    let name = "maitre_tls_certificate_expires_timestamp_seconds";
+    for sample in exposition::samples(&admin.page).filter(|it| it.name == name) {
+        let section = sample.label("section").unwrap_or_default();
+        let left = sample.value - admin.read_at;
+        if left < CERTIFICATE_MIN {
+            let when = if left < 0.0 {
+                "expired".to_owned()
+            } else {
+                format!("expires in {:.0} hours", left / 3_600.0)
+            };
+            outcome.find(Finding::general(
+                Code::CertificateExpires,
+                format!("the router's certificate {section}.cert {when}"),
+                "replace the files; the router reads them within two seconds",
+            ));
+        }
+    }
+}
+
+fn of_other_routers(page: &[u8], outcome: &mut Outcome) {
+    let lost = sum(page, "maitre_cluster_routers", &[("state", "lost")]);
+    let is_alone = value(page, "maitre_cluster_connected", &[]) == Some(0.0);
+    if lost > 0.0 || is_alone {
+        let what = if is_alone {
+            "it is connected to no other router".to_owned()
+        } else {
+            format!("{lost} other routers have sent nothing for three seconds")
+        };
+        let share = 100.0 * value(page, "maitre_cluster_limit_share", &[]).unwrap_or(1.0);
+        outcome.find(Finding::general(
+            Code::RoutersLost,
+            format!("{what}; it decides without them and admits {share:.0} % of each tenant's limits"),
+            "check that Redis or the other routers run and can be reached; its log says what fails",
+        ));
+    }
+}
+
+fn of_queue(page: &[u8], outcome: &mut Outcome) {
+    let waiting = sum(page, "maitre_queue_requests", &[]);
+    let longest = value(page, "maitre_first_token_longest_wait_seconds", &[]).unwrap_or(0.0);
+    if waiting > 0.0 && longest > WAIT_MAX {
+        let late = sum(page, "maitre_queue_refusals_total", &[("reason", "deadline")]);
+        outcome.find(Finding::general(
+            Code::Overloaded,
+            format!(
+                "{waiting} requests wait in the queue, and the longest wait for a first token is {longest:.0} s; {late} were \
+                 refused since it started because they would have been late"
+            ),
+            "add workers (maitre_desired_workers says how many), or set rpm and tpm for tenants that send too much",
+        ));
+    }
     let full = sum(page, "maitre_queue_refusals_total", &[("reason", "queue_full")]);
     if full > 0.0 {
         outcome.find(Finding::general(
@@ -120,6 +184,19 @@ fn of_admin(fleet: &Fleet, admin: &Admin, outcome: &mut Outcome) {
 }
 
 fn of_worker(worker: &Worker, page: &[u8], outcome: &mut Outcome) {
+    let is_drained = |it: &exposition::Sample<'_>| {
+        it.name == "maitre_worker_drained"
+            && it.value == 1.0
+            && it.label("worker").is_some_and(|it| address(&it) == worker.url)
+    };
+    if exposition::samples(page).any(|it| is_drained(&it)) {
+        outcome.find(Finding::at(
+            &worker.url,
+            Code::WorkerDrained,
+            "an operator drained it at this router: it gets no requests",
+            format!("`maitre drain {} --resume` sends it requests again", worker.url),
+        ));
+    }
     let trust = holding(page, "maitre_worker_trust", "trust");
     let own = trust.iter().find(|it| address(&it.0) == worker.url).map(|it| it.1.as_str());
     // If events fail as seen from here, that is the finding.

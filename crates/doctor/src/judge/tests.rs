@@ -501,6 +501,7 @@ fn page(added: &str) -> Router {
         is_ready: true,
         said: "ready".to_owned(),
         page: page.into(),
+        read_at: 1_000_000.0,
     };
     Router { admin: Some(Ok(admin)), front: Some(Ok(vec!["llama".to_owned()])) }
 }
@@ -523,6 +524,30 @@ fn a_routers_metrics_reveal_faults() {
         &[(Code::QueueFull, None)],
     );
     check_router("maitre_queue_refusals_total{class=\"batch\",reason=\"deadline\"} 7", &[]);
+    let overload = |waiting, longest| {
+        format!(
+            "maitre_queue_requests{{class=\"standard\"}} {waiting}\nmaitre_first_token_longest_wait_seconds {longest}"
+        )
+    };
+    check_router(&overload(432, 32.7), &[(Code::Overloaded, None)]);
+    check_router(&overload(432, 0.4), &[]);
+    // A long prompt at a worker, and nothing waits.
+    check_router(&overload(0, 32.7), &[]);
+    let drained =
+        "maitre_worker_drained{worker=\"http://w0:1\"} 0\nmaitre_worker_drained{worker=\"http://w1:1\"} 1";
+    check_router(drained, &[(Code::WorkerDrained, Some(1))]);
+    let others = |connected, lost| {
+        format!("maitre_cluster_connected{{}} {connected}\nmaitre_cluster_routers{{state=\"lost\"}} {lost}")
+    };
+    check_router(&others(1, 0), &[]);
+    check_router(&others(1, 1), &[(Code::RoutersLost, None)]);
+    // Lost routers are forgotten after ten minutes, and the server between them is still down.
+    check_router(&others(0, 0), &[(Code::RoutersLost, None)]);
+    let expires =
+        |at: u32| format!("maitre_tls_certificate_expires_timestamp_seconds{{section=\"tls\"}} {at}");
+    check_router(&expires(1_000_000 + 3 * 86_400), &[]);
+    check_router(&expires(1_000_000 + 86_400), &[(Code::CertificateExpires, None)]);
+    check_router(&expires(999_999), &[(Code::CertificateExpires, None)]);
     let tokens = |prompt, cached, held| {
         format!(
             "maitre_prompt_tokens_total {prompt}\nmaitre_cached_tokens_total {cached}\nmaitre_expected_cached_tokens_total {held}"
@@ -553,7 +578,14 @@ fn a_router_may_see_workers_differently() {
         router
     };
     let ejected = with(|it| it.replacen("state=\"ready\"", "state=\"ejected\"", 1));
-    check(|fleet| fleet.router = Some(ejected), &[(Code::WorkerEjected, Some(0))]);
+    check(|fleet| fleet.router = Some(ejected.clone()), &[(Code::WorkerEjected, Some(0))]);
+    // It fails, and was ejected for that: one finding, and not one that blames the network.
+    let fails = |fleet: &mut Fleet| {
+        fleet.router = Some(ejected);
+        let why = "status 500".to_owned();
+        fleet.workers[0].asked = Asked::Failed { path: "/v1/completions", why };
+    };
+    check(fails, &[(Code::RequestsFail, Some(0))]);
     let blind = with(|it| it.replacen("trust=\"fresh\"", "trust=\"none\"", 1));
     check(|fleet| fleet.router = Some(blind), &[(Code::EventsUntrusted, Some(0))]);
     let cold = || {
