@@ -24,6 +24,7 @@ mod in_flight;
 mod lane;
 mod link;
 mod metrics;
+mod model_log;
 mod outcome;
 mod page;
 mod peering;

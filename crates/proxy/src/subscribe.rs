@@ -144,9 +144,9 @@ impl Follower {
 
     /// Until the connection ends.
     async fn listen(&mut self, mut subscriber: Subscriber) {
-        if let Some(left_out) = self.log_budget.spend(self.brain.now()) {
+        if let Some(lines_left_out) = self.log_budget.spend(self.brain.now()) {
             let port = self.source.events.1;
-            info!(worker = self.link.url, port, left_out, "subscribed to KV events");
+            info!(worker = self.link.url, port, lines_left_out, "subscribed to KV events");
         }
         sleep(SETTLE).await;
         self.on(Input::Connected).await;
@@ -212,8 +212,8 @@ impl Follower {
 
     async fn apply(&mut self, batch: &Numbered<Bytes>) {
         if let Err(error) = kv::decode(&batch.payload, &mut self.groups, &mut self.batch) {
-            if let Some(left_out) = self.log_budget.spend(self.brain.now()) {
-                warn!(worker = self.link.url, seq = batch.seq, %error, left_out, "cannot decode KV events");
+            if let Some(lines_left_out) = self.log_budget.spend(self.brain.now()) {
+                warn!(worker = self.link.url, seq = batch.seq, %error, lines_left_out, "cannot decode KV events");
             }
             return self.feed.on(self.brain.now(), Input::Undecodable { seq: batch.seq });
         }
@@ -287,9 +287,9 @@ impl Follower {
     fn report(&mut self) {
         let (trust, counts) = (self.feed.trust(), self.feed.counts());
         if trust != self.reported.0 {
-            if let Some(left_out) = self.log_budget.spend(self.brain.now()) {
+            if let Some(lines_left_out) = self.log_budget.spend(self.brain.now()) {
                 let (from, to) = (self.reported.0.name(), trust.name());
-                info!(worker = self.link.url, from, to, left_out, "trust in KV events");
+                info!(worker = self.link.url, from, to, lines_left_out, "trust in KV events");
             }
             self.brain.on(Event::TrustChanged { worker: self.link.worker, trust });
         }

@@ -29,6 +29,7 @@ use crate::brain::SharedBrain;
 use crate::headers;
 use crate::link::Link;
 use crate::metrics::Metrics;
+use crate::model_log::log_change;
 use crate::refuse::is_fit;
 use crate::request_ids::router_name;
 use crate::settings::SharedSettings;
@@ -390,6 +391,9 @@ impl WorkerWatch {
             Ok(list) if response.status.is_success() => {
                 let cards: Vec<Card<'_>> = list.models().map(card).collect();
                 self.watcher.brain.on(Event::ModelsReported { worker: self.link.worker, cards: &cards });
+                if let Some(before) = self.link.about().models {
+                    log_change(&self.link.url, &before, &list);
+                }
                 self.link.learn(|about| about.models = Some(Arc::new(list)));
             }
             _ => self.warn_of_no_models(response.status),

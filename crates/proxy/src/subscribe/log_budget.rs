@@ -18,8 +18,8 @@ pub(super) struct LogBudget {
 }
 
 impl LogBudget {
-    /// Whether a line may be written now. If so, returns how many were left out since the last one.
-    pub(super) fn spend(&mut self, now: Instant) -> Option<u64> {
+    /// Whether a line may be written now. If so, returns how many were left out since the last one, if any.
+    pub(super) fn spend(&mut self, now: Instant) -> Option<Option<u64>> {
         if self.since.is_none_or(|it| now.since(it) >= PERIOD) {
             (self.since, self.lines) = (Some(now), 0);
         }
@@ -28,7 +28,7 @@ impl LogBudget {
             return None;
         }
         self.lines += 1;
-        Some(std::mem::take(&mut self.left_out))
+        Some(Some(std::mem::take(&mut self.left_out)).filter(|&it| it > 0))
     }
 }
 
@@ -43,7 +43,7 @@ mod tests {
         let written = (0..100_000).filter(|_| budget.spend(start).is_some()).count();
         assert_eq!(written, LINES_MAX as usize);
         assert_eq!(budget.spend(start + PERIOD / 2), None);
-        assert_eq!(budget.spend(start + PERIOD), Some(99_991));
-        assert_eq!(budget.spend(start + PERIOD), Some(0));
+        assert_eq!(budget.spend(start + PERIOD), Some(Some(99_991)));
+        assert_eq!(budget.spend(start + PERIOD), Some(None));
     }
 }
