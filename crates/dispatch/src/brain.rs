@@ -149,6 +149,12 @@ impl Brain {
         self.parts.scheduler.waiting_in(class)
     }
 
+    /// The tenant with the largest share of what waits in this class, and how many requests those are. Where models have
+    /// queues of their own, in the fullest of them.
+    pub fn largest_tenant(&self, class: ClassId) -> Option<(TenantId, u32)> {
+        self.parts.scheduler.largest_tenant(class)
+    }
+
     /// When the brain wants a `Tick` though nothing has happened.
     pub fn due(&self) -> Option<Instant> {
         self.parts.scheduler.due()

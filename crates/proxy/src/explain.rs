@@ -23,7 +23,7 @@ pub(crate) fn header_text(brain: &SharedBrain, decision: &Decision) -> String {
         let (price, candidate) = (millis(it.price), &it.candidate);
         let _ = write!(
             text,
-            "; {mark}{} price_ms={price:.1} held={} prefill={} requests={}",
+            "; {mark}{} price_ms={price:.1} cached={} prefill={} requests={}",
             worker_url(brain, candidate.worker, candidate.key).unwrap_or_default(),
             candidate.held.0,
             candidate.promised.prefill.tokens.0,

@@ -13,7 +13,8 @@ use std::fmt;
 use std::sync::Arc;
 
 use http::header::{AUTHORIZATION, HeaderMap, HeaderValue};
-use maitre_base::ClassId;
+use maitre_base::{ClassId, TenantId};
+use maitre_queue::settings::tenant;
 
 use crate::headers::{API_KEY, AZURE_KEY, may_have_key};
 use crate::refuse::Refused;
@@ -46,22 +47,32 @@ impl ApiKey {
     }
 }
 
-/// All keys, by their hashes.
+/// All keys, by their hashes, and the names of their tenants.
 #[derive(Clone, Default)]
-pub struct ApiKeys(HashMap<Secret, Arc<ApiKey>>);
+pub struct ApiKeys {
+    keys: HashMap<Secret, Arc<ApiKey>>,
+    tenants: HashMap<TenantId, String>,
+}
 
 impl ApiKeys {
     /// If a key is listed twice the last entry counts.
     pub fn new(rows: impl IntoIterator<Item = (Secret, ApiKey)>) -> ApiKeys {
-        ApiKeys(rows.into_iter().map(|(secret, key)| (secret, Arc::new(key))).collect())
+        let keys: HashMap<_, _> = rows.into_iter().map(|(secret, key)| (secret, Arc::new(key))).collect();
+        let tenants = keys.values().map(|it| (tenant(it.tenant.as_bytes()), it.tenant.clone())).collect();
+        ApiKeys { keys, tenants }
     }
 
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.keys.is_empty()
     }
 
     pub fn len(&self) -> usize {
-        self.0.len()
+        self.keys.len()
+    }
+
+    /// The tenant's name, if it is that of a key. None of them is a secret: settings and messages name them.
+    pub(crate) fn tenant_name(&self, tenant: TenantId) -> Option<&str> {
+        self.tenants.get(&tenant).map(String::as_str)
     }
 
     /// The caller who sends these headers.
@@ -70,7 +81,7 @@ impl ApiKeys {
             return Ok(Caller::Anyone);
         }
         let key = presented(headers).ok_or(Refused::NoKey)?;
-        self.0.get(&Secret::of(key)).cloned().map(Caller::Known).ok_or(Refused::WrongKey)
+        self.keys.get(&Secret::of(key)).cloned().map(Caller::Known).ok_or(Refused::WrongKey)
     }
 }
 

@@ -309,6 +309,11 @@ impl WaitQueue {
         self.view().waiting(class)
     }
 
+    /// The tenant whose requests take the largest share of the class, for its weight, and how many they are.
+    pub fn largest_tenant(&self, class: ClassId) -> Option<(TenantId, u32)> {
+        self.classes.get(class.index())?.largest_tenant()
+    }
+
     /// The highest class with queued requests.
     pub fn first_class(&self) -> Option<ClassId> {
         let classes = (0..).map(ClassId).zip(&self.classes);

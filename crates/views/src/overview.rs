@@ -97,6 +97,11 @@ view! {
     ClassQueueView {
         class: Text,
         waiting: u32,
+        ..
+        /// The tenant with the largest share of them. Its name where the settings have it among the keys; else masked.
+        largest_tenant: Option<Text>,
+        /// How many of them are its requests.
+        largest_tenant_waiting: u32,
     }
 
     /// The error of predicted TTFT.

@@ -18,7 +18,7 @@ use super::model::{SparkSample, StreamState, TopState};
 use crate::operator::format;
 use crate::operator::programs;
 use crate::operator::table::{Side, cells, cut, wrap};
-use maitre_views::overview::Overview;
+use maitre_views::overview::{ClassQueueView, Overview};
 use maitre_views::scaling::ModelScalingView;
 use maitre_views::worker::WorkerView;
 
@@ -177,8 +177,17 @@ fn below(overview: &Overview, width: usize) -> Vec<String> {
 fn queue(overview: &Overview) -> Vec<String> {
     let queue = &overview.queue;
     let mut items = vec![if queue.enabled { "queue" } else { "queue off" }.to_owned()];
-    items.extend(queue.classes.iter().map(|it| format!("{} {}", it.class, it.waiting)));
+    items.extend(queue.classes.iter().map(|it| format!("{} {}{}", it.class, it.waiting, largest_tenant(it))));
     items
+}
+
+/// Who floods the queue.
+fn largest_tenant(class: &ClassQueueView) -> String {
+    match (&class.largest_tenant, class.largest_tenant_waiting) {
+        (None, _) => String::new(),
+        (Some(tenant), own) if own == class.waiting => format!(" (all of {tenant})"),
+        (Some(tenant), own) => format!(" ({own} of {tenant})"),
+    }
 }
 
 /// Mean price of each shadow's choices beside ours, over the same decisions unless a shadow was added later.

@@ -10,7 +10,7 @@ use maitre_queue::{
     ClassMask, DrainRate, QueueSettings, QueueView, RetrySchedule, SpareCapacity, WaitQueue, spare_capacity,
 };
 
-use super::{Context, cost, entry, rates_of};
+use super::{Context, Scheduler, cost, entry, rates_of};
 use crate::placer::Consideration;
 use crate::request::{PendingRequest, PoolId};
 
@@ -91,6 +91,13 @@ impl Arrivals {
 
 fn is_recent(now: Instant, at: Option<Instant>) -> bool {
     at.is_some_and(|it| now.since(it) < PRESENT)
+}
+
+impl Scheduler {
+    /// The tenant with the largest share of a queue of this class, and how many of its requests wait there.
+    pub(crate) fn largest_tenant(&self, class: ClassId) -> Option<(TenantId, u32)> {
+        self.pools.values().filter_map(|it| it.queue.largest_tenant(class)).max_by_key(|it| it.1)
+    }
 }
 
 impl Pool {

@@ -55,11 +55,15 @@ fn url(brain: &Brain, worker: WorkerId) -> Option<Text> {
     brain.fleet().worker(worker).map(|it| it.url.clone().into())
 }
 
-/// The tenant, masked: its name may be a key.
+/// The tenant. Where clients have keys, it has a name in the settings. Elsewhere it is masked: its name may be a key.
 pub(super) fn tenant(router: &RouterState, tenant: TenantId) -> Option<Text> {
     let settings = router.settings.load();
+    if let Some(name) = settings.keys.tenant_name(tenant) {
+        return Some(name.to_owned().into());
+    }
     let known = settings.brain.queue.tenants.get(&tenant);
     let masked = || match known {
+        Some(known) if !settings.keys.is_empty() => known.name.clone(),
         Some(known) => maitre_queue::settings::masked(&known.name),
         None => format!("{:08x}", tenant.0 >> 32),
     };

@@ -43,7 +43,7 @@ pub(super) fn overview(router: &RouterState) -> Overview {
     let discovery = router.sources.lock().iter().map(source).collect();
     let (latest, cluster) = (router.recent.latest(), cluster::view(router));
     router.brain.read(|brain| {
-        let queue = queue(brain, &settings.brain.queue);
+        let queue = queue(router, brain, &settings.brain.queue);
         let prediction = brain.prediction();
         let readiness = router.readiness(brain);
         Overview {
@@ -97,12 +97,17 @@ fn totals(sums: &Sums) -> TotalCounts {
     }
 }
 
-fn queue(brain: &Brain, settings: &maitre_queue::QueueSettings) -> QueueView {
-    let depth = |class: usize| brain.waiting(ClassId(class as u8)).requests;
+fn queue(router: &RouterState, brain: &Brain, settings: &maitre_queue::QueueSettings) -> QueueView {
     let classes = settings.classes.iter().enumerate();
-    let view = |(index, class): (usize, &Class)| ClassQueueView {
-        class: class.name.clone().into(),
-        waiting: depth(index),
+    let view = |(index, class): (usize, &Class)| {
+        let id = ClassId(index as u8);
+        let largest = brain.largest_tenant(id);
+        ClassQueueView {
+            class: class.name.clone().into(),
+            waiting: brain.waiting(id).requests,
+            largest_tenant: largest.and_then(|it| programs::tenant(router, it.0)),
+            largest_tenant_waiting: largest.map_or(0, |it| it.1),
+        }
     };
     let classes: Vec<ClassQueueView> = classes.map(view).collect();
     QueueView { enabled: settings.enabled, waiting: classes.iter().map(|it| it.waiting).sum(), classes }

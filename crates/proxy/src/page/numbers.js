@@ -58,7 +58,12 @@ function waiting(queue) {
   if (!queue?.enabled) return "queue is off";
   const some = queue.classes.filter((it) => it.waiting > 0);
   if (some.length === 0) return "queue is empty";
-  return some.map((it) => `${it.class} ${format.count(it.waiting)}`).join(" · ");
+  return some.map((it) => `${it.class} ${format.count(it.waiting)}${largestTenant(it)}`).join(" · ");
+}
+
+/** Who floods. */
+function largestTenant({ waiting, largest_tenant: tenant, largest_tenant_waiting: own }) {
+  return tenant ? ` (${own === waiting ? "all" : format.count(own)} of ${tenant})` : "";
 }
 
 const tiles = new Map();

@@ -111,6 +111,12 @@ impl ClassQueue {
         if is_fair { None } else { self.shares.get(&holder)?.last() }
     }
 
+    /// The tenant whose requests take the largest share of the class, for its weight, and how many they are.
+    pub(super) fn largest_tenant(&self) -> Option<(TenantId, u32)> {
+        let &(_, tenant) = self.holders.last()?;
+        Some((tenant, u32::try_from(self.shares.get(&tenant)?.requests()).unwrap_or(u32::MAX)))
+    }
+
     pub(super) fn add(&mut self, entry: &QueueEntry) {
         self.advance(entry.tenant);
         if self.requests == 0 {

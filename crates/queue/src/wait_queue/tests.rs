@@ -380,6 +380,19 @@ fn the_tenant_with_most_is_displaced_by_others_but_not_by_itself() {
 }
 
 #[test]
+fn the_tenant_with_the_largest_share_is_named_with_its_requests() {
+    let class = of(1, 1).class;
+    assert_eq!(small([]).largest_tenant(class), None);
+    let queue = small([of(1, 1), of(2, 2), of(2, 3)]);
+    assert_eq!(queue.largest_tenant(class), Some((of(2, 2).tenant, 2)));
+    assert_eq!(queue.largest_tenant(ClassId(0)), None);
+    // Two requests of a tenant of weight three are a smaller share than one of weight one.
+    let heavy = |request| QueueEntry { weight: 3.0, ..of(2, request) };
+    let queue = small([of(1, 1), heavy(2), heavy(3)]);
+    assert_eq!(queue.largest_tenant(class), Some((of(1, 1).tenant, 1)));
+}
+
+#[test]
 fn queue_capacity_is_shared_by_weight() {
     let heavy = |request| QueueEntry { weight: 3.0, ..of(2, request) };
     let mut queue = small((1..=4).map(|it| of(1, it)));

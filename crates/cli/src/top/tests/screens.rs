@@ -35,6 +35,19 @@ macro_rules! check {
 }
 
 #[test]
+fn who_floods_the_queue_is_named() {
+    let line = |waiting, own| {
+        let mut state = state();
+        let class = &mut state.overview.queue.classes[1];
+        (class.waiting, class.largest_tenant_waiting) = (waiting, own);
+        class.largest_tenant = Some("acme".into());
+        screen(&state, SECOND, 80, 24).lines().find(|it| it.starts_with("queue")).unwrap().to_owned()
+    };
+    assert_eq!(line(432, 429), "queue  interactive 0  standard 432 (429 of acme)  batch 0");
+    assert_eq!(line(3, 3), "queue  interactive 0  standard 3 (all of acme)  batch 0");
+}
+
+#[test]
 fn an_ordinary_terminal_shows_everything() {
     check!(screen(&state(), SECOND, 80, 24), "80x24.txt");
 }
