@@ -427,6 +427,16 @@ async fn a_server_of_another_protocol_is_reported() {
     assert!(status.trouble.unwrap().contains("does not speak the Redis protocol"));
 }
 
+/// As Redis does in protected mode, and with too many clients.
+#[tokio::test]
+async fn a_server_that_closes_every_connection_is_reported_with_the_likely_reasons() {
+    let server = server::stranger("").await;
+    let url = format!("redis://{server}");
+    let mut a = Router::start(RedisConfig { url, group: "g".into(), name: "a".into(), key: None });
+    let status = a.status(|it| it.trouble.is_some()).await;
+    assert!(status.trouble.unwrap().contains("may be in protected mode"));
+}
+
 #[tokio::test]
 async fn an_untrusted_certificate_is_rejected() {
     let server = Server::start_with_tls().await;

@@ -23,6 +23,11 @@ pub(super) enum RedisFailure {
     Timeout(Duration),
     #[error("the connection was lost")]
     Broken,
+    #[error(
+        "it closes every connection: it may be in protected mode (set a password there, or bind it to loopback), have too many \
+         clients, or want TLS (rediss://)"
+    )]
+    Closed,
     #[error("the server does not speak the Redis protocol; check host and port")]
     NotRedis,
     #[error("a reply was too long; another program writes to keys of this cluster")]
@@ -58,9 +63,11 @@ impl RedisFailure {
         }
     }
 
-    /// Maps a rejected login to `Password`, whatever the server calls it.
+    /// Maps a rejected login to `Password`, whatever the server calls it. A server that closes the connection instead says
+    /// why, but what we write meanwhile often resets the connection before that is read.
     pub(super) fn on_login(self) -> RedisFailure {
         match &self {
+            RedisFailure::Broken => RedisFailure::Closed,
             RedisFailure::Server { code, .. } if code == "WRONGPASS" => RedisFailure::Password,
             // The text of Redis 5.
             RedisFailure::Server { detail, .. } if detail == "invalid password" => RedisFailure::Password,
@@ -82,7 +89,7 @@ fn explain(code: &str, detail: &str) -> String {
         }
         "READONLY" | "UNBLOCKED" => "it rejects writes: it is a replica, perhaps since a failover".into(),
         "LOADING" => "it is still loading its data".into(),
-        "MISCONF" => "it takes no writes: it cannot save to its disk, and was refusal_log to stop then".into(),
+        "MISCONF" => "it takes no writes: it cannot save to its disk, and is configured to stop then".into(),
         "OOM" => "it rejects writes: its memory is full (maxmemory)".into(),
         "MASTERDOWN" => "it is a replica that lost its master".into(),
         "MOVED" | "ASK" | "CLUSTERDOWN" | "CROSSSLOT" => {
@@ -95,7 +102,7 @@ fn explain(code: &str, detail: &str) -> String {
                 .into()
         }
         "ERR" if detail.starts_with("unknown command") => {
-            "it does not know a command that we need: it is older than Redis 5, which has streams, or was refusal_log to hide it"
+            "it does not know a command that we need: it is older than Redis 5, which has streams, or its configuration hides it"
                 .into()
         }
         "ERR" if detail.contains("without any password configured") => {

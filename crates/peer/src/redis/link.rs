@@ -87,7 +87,7 @@ fn start(position: Option<EntryId>, joined: EntryId) -> ReadStart {
 }
 
 async fn join(state: &LinkState, wire: &mut RedisConnection) -> Result<EntryId, RedisFailure> {
-    let now = time(state, wire).await?;
+    let now = time(state, wire).await.map_err(RedisFailure::on_login)?;
     let mut commands = redis::pipe();
     add(&mut commands, &state.keys, ENTRIES_MAX).arg(FROM).arg(&state.from).arg(JOIN).arg("");
     renew(&mut commands, &state.keys.stream);

@@ -123,15 +123,19 @@ impl RedisConnection {
         if server.database != 0 {
             let mut commands = redis::pipe();
             commands.cmd("SELECT").arg(server.database);
-            self.query::<()>(&commands, ReplyLimits::SHORT).await?;
+            self.query::<()>(&commands, ReplyLimits::SHORT).await.map_err(RedisFailure::on_login)?;
         }
         let label: String = label.chars().map(|it| if it.is_ascii_graphic() { it } else { '_' }).collect();
         let mut commands = redis::pipe();
         commands.cmd("CLIENT").arg("SETNAME").arg(label);
         match self.query::<()>(&commands, ReplyLimits::SHORT).await {
+            // A server in protected mode answers the first command with that, and closes.
+            Err(RedisFailure::Server { code, detail }) if code == "DENIED" => {
+                Err(RedisFailure::Server { code, detail })
+            }
             // The user may lack this permission. Missing permissions that matter show up later.
             Ok(()) | Err(RedisFailure::Server { .. }) => Ok(()),
-            Err(failure) => Err(failure),
+            Err(failure) => Err(failure.on_login()),
         }
     }
 }
