@@ -10,7 +10,7 @@ use maitre_dialect::abort::is_aborted;
 use maitre_dialect::route::Route;
 use tokio::time::timeout;
 
-use super::exchange::{StartedResponse, is_stream};
+use super::exchange::StartedResponse;
 
 /// The longest answer that is read to its end first. Chosen: sixty thousand tokens.
 const ANSWER_BYTES_MAX: u64 = 256 << 10;
@@ -24,8 +24,9 @@ pub(super) async fn was_aborted(started: &mut StartedResponse) -> bool {
     if !decodes {
         return false;
     }
-    let is_whole = !is_stream(&started.head.headers);
-    if is_whole && started.upstream.bytes_left().is_some_and(|it| (1..=ANSWER_BYTES_MAX).contains(&it)) {
+    if !started.is_stream
+        && started.upstream.bytes_left().is_some_and(|it| (1..=ANSWER_BYTES_MAX).contains(&it))
+    {
         read_rest(started).await;
     }
     started.first.as_deref().is_some_and(is_aborted)

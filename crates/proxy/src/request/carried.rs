@@ -15,6 +15,7 @@ use maitre_dispatch::{Failure, Placement};
 
 use super::admit::admit_carried;
 use super::arrive::{Arrived, RequestBody};
+use super::exchange::is_stream;
 use super::guard::RequestGuard;
 use super::place::{Placed, place};
 use super::reader::ResponseReader;
@@ -105,7 +106,7 @@ impl CarriedResponse {
         let (placement, link) = (guard.placement()?, guard.link()?);
         let mut added = HeaderMap::new();
         response::add_headers(guard, (&placement, &link), explain, &mut added);
-        let reader = ResponseReader::new(guard, status, headers);
+        let reader = ResponseReader::new(guard, status, is_stream(headers));
         if let Some(failure) = judge(status) {
             // It may also be the gateway that found nobody there.
             link.probe.notify_one();

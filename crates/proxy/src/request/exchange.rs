@@ -33,6 +33,8 @@ pub(super) struct StartedResponse {
     pub(super) upstream: Box<Upstream>,
     pub(super) sent: Instant,
     pub(super) head: ResponseHead,
+    /// Whether it is an event stream that we can read.
+    pub(super) is_stream: bool,
     /// None: the response has no body.
     pub(super) first: Option<Bytes>,
 }
@@ -46,6 +48,7 @@ impl StartedResponse {
         if form == Form::Stream {
             headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream; charset=utf-8"));
         }
+        self.is_stream = is_stream(headers);
         self.first = Some(body);
     }
 }
@@ -235,18 +238,19 @@ async fn try_exchange(
     let responded = upstreams.clock.now();
     link.hear(responded);
     // A response that does not stream is complete when it begins; its head has used up the time.
-    let limit = if is_stream(&head.headers) { timeouts.first_token } else { timeouts.headers };
+    let is_stream = is_stream(&head.headers);
+    let limit = if is_stream { timeouts.first_token } else { timeouts.headers };
     let left = limit.min(left).saturating_sub(responded.since(sent));
     let limit = TimeLimit::until(placement.deadline, responded, left);
     let first = within(limit.left, upstream.chunk()).await;
     let first = first.map_err(|_| timed_out(limit))?.transpose().map_err(|error| broke(&link, &error))?;
     // An error may have no events, and a response to HEAD never has.
     let has_events = arrived.method != Method::HEAD && outcome(head.status) == RequestOutcome::Answered;
-    if first.is_none() && has_events && is_stream(&head.headers) {
+    if first.is_none() && has_events && is_stream {
         return Err(broke(&link, &UpstreamError::Closed).into());
     }
     // Boxed: it has half a kilobyte, and six futures pass it on.
-    Ok(Box::new(StartedResponse { placement, form, link, upstream, sent, head, first }))
+    Ok(Box::new(StartedResponse { placement, form, link, upstream, sent, head, is_stream, first }))
 }
 
 fn broke(link: &Link, error: &UpstreamError) -> Failure {

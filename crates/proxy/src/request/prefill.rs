@@ -23,7 +23,7 @@ use tokio::time::timeout;
 use tracing::debug;
 
 use super::arrive::Arrived;
-use super::exchange::{Outbound, StartedResponse, exchange, interrupted, is_stream, open, send};
+use super::exchange::{Outbound, StartedResponse, exchange, interrupted, open, send};
 use super::handoff::HandoffPlan;
 use super::place::{BodyRewrite, Leg};
 use crate::lane::Lane;
@@ -204,7 +204,7 @@ pub(super) async fn until_content(
     let Some(route) = started.form.route.filter(|_| started.head.status.is_success()) else {
         return Ok(started);
     };
-    if !is_stream(&started.head.headers) {
+    if !started.is_stream {
         return Ok(started);
     }
     let mut held = BytesMut::from(started.first.take().unwrap_or_default());

@@ -2,12 +2,10 @@
 
 use bytes::Bytes;
 use http::StatusCode;
-use http::header::HeaderMap;
 use maitre_base::Instant;
 use maitre_dialect::sse::Tracker;
 use maitre_dialect::usage::{Finder, Usage};
 
-use super::exchange::is_stream;
 use super::guard::RequestGuard;
 use crate::link::Link;
 use crate::outcome::RequestOutcome;
@@ -25,10 +23,10 @@ pub(super) struct ResponseReader {
 
 impl ResponseReader {
     /// A response of a worker begins.
-    pub(super) fn new(guard: &mut RequestGuard, status: StatusCode, headers: &HeaderMap) -> ResponseReader {
+    pub(super) fn new(guard: &mut RequestGuard, status: StatusCode, is_stream: bool) -> ResponseReader {
         guard.responded(status);
         // An error is passed on as it is, whatever its form.
-        let has_events = status.is_success() && is_stream(headers);
+        let has_events = status.is_success() && is_stream;
         let events = guard.route().filter(|_| has_events).map(Tracker::new);
         let usage = guard.route().map(Finder::new);
         let outcome = refuse::outcome(status);

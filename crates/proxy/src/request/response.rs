@@ -91,12 +91,12 @@ pub(super) fn stream(
     cover: Cover,
     explain: bool,
 ) -> Response<ResponseBody> {
-    let StartedResponse { placement, form, link, upstream, sent, mut head, first } = *started;
+    let StartedResponse { placement, form, link, upstream, sent, mut head, is_stream, first } = *started;
     guard.sent(sent);
     headers::toward_client(&mut head.headers);
     let added = &mut head.headers;
     add_headers(&guard, (&placement, &link), explain, added);
-    let reader = ResponseReader::new(&mut guard, head.status, added);
+    let reader = ResponseReader::new(&mut guard, head.status, is_stream);
     let outcome = reader.outcome;
     let mut continuation = None;
     if reader.events.is_some() && outcome == RequestOutcome::Answered {

@@ -18,7 +18,7 @@ use tracing::debug;
 
 use super::super::arrive::Arrived;
 use super::super::coverage::Coverage;
-use super::super::exchange::{Outbound, StartedResponse, interrupted, is_stream, send};
+use super::super::exchange::{Outbound, StartedResponse, interrupted, send};
 use super::super::guard::RequestGuard;
 use super::super::place::{BodyRewrite, Leg, LegForm, Placed};
 use super::whole_character::end_at_character;
@@ -273,7 +273,7 @@ pub(super) fn send_plain(mut stream: Box<ResponseStream>) -> Continuing {
             }
             _ => None,
         };
-        match started.filter(|it| it.head.status.is_success() && is_stream(&it.head.headers)) {
+        match started.filter(|it| it.head.status.is_success() && it.is_stream) {
             Some(started) => {
                 stream.upstream = Some(started.upstream);
                 stream.guard.sent(started.sent);
@@ -337,7 +337,7 @@ pub(super) async fn attempt(
             link.failed(format!("{} {status}", arrived.target.path()));
             Err(failure)
         }
-        None if status.is_success() && is_stream(&started.head.headers) => Ok(started),
+        None if status.is_success() && started.is_stream => Ok(started),
         None => {
             debug!(worker = link.url, %status, "the worker does not go on with a stream");
             Err(Failure::Busy)
