@@ -63,6 +63,8 @@ pub(crate) struct SharedBrain {
     serials: AtomicU64,
     /// Notified whenever a belief about a worker may have changed.
     changed: Notify,
+    /// How many wait for that. Mostly none do, and to find that out in `changed` takes its lock.
+    watchers: AtomicUsize,
     /// Notified when the brain wants a tick before the one that is due.
     tick_early: Notify,
     notify: Notifications,
@@ -125,6 +127,7 @@ impl SharedBrain {
             stores: Mutex::default(),
             serials: AtomicU64::new(0),
             changed: Notify::new(),
+            watchers: AtomicUsize::new(0),
             tick_early: Notify::new(),
             notify,
         }
@@ -242,7 +245,7 @@ impl SharedBrain {
         drop(links);
         link.gone.cancel();
         self.apply(locked, None);
-        self.changed.notify_waiters();
+        self.notify_watchers();
     }
 
     /// Replaces the brain's settings and then calls `store`, under the lock; or changes nothing, and returns why.
@@ -253,7 +256,7 @@ impl SharedBrain {
         changed.map_err(|error| error.to_string())?;
         store();
         self.apply(guard, None);
-        self.changed.notify_waiters();
+        self.notify_watchers();
         Ok(())
     }
 
@@ -284,6 +287,7 @@ impl SharedBrain {
 
     /// Waits until the condition holds.
     pub(crate) async fn until(&self, condition: impl Fn(&Brain) -> bool) {
+        let _watching = Watching::begin(&self.watchers);
         loop {
             let mut changed = pin!(self.changed.notified());
             // Registers before it reads, so that no change is missed in between.
@@ -292,6 +296,14 @@ impl SharedBrain {
                 return;
             }
             changed.await;
+        }
+    }
+
+    /// Wakes those that wait for a change. One that has read the brain before this event was counted before it did, and the
+    /// brain's lock orders the two.
+    fn notify_watchers(&self) {
+        if self.watchers.load(Ordering::Relaxed) > 0 {
+            self.changed.notify_waiters();
         }
     }
 
@@ -322,7 +334,7 @@ impl SharedBrain {
 
     /// Applies what came of an event.
     fn decided(&self, mut locked: MutexGuard<'_, Locked>, own: Option<RequestId>) -> Decision {
-        self.changed.notify_waiters();
+        self.notify_watchers();
         let decision = match locked.effects.as_slice() {
             // The common case: nothing but the decision, and nothing to do after unlocking.
             [Effect::Place(placement)] if own == Some(placement.request) && locked.waiters.recalls() == 0 => {
@@ -363,7 +375,7 @@ impl SharedBrain {
         } else {
             self.apply(locked, None);
         }
-        self.changed.notify_waiters();
+        self.notify_watchers();
         count
     }
 
@@ -513,6 +525,22 @@ impl SharedBrain {
             }
             _ => info!(worker, from, to, "worker healthy"),
         }
+    }
+}
+
+/// Counts one that waits for a change.
+struct Watching<'a>(&'a AtomicUsize);
+
+impl<'a> Watching<'a> {
+    fn begin(watchers: &'a AtomicUsize) -> Watching<'a> {
+        watchers.fetch_add(1, Ordering::Relaxed);
+        Watching(watchers)
+    }
+}
+
+impl Drop for Watching<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
