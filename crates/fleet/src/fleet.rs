@@ -365,7 +365,9 @@ impl Fleet {
     // Health.
 
     pub fn see(&mut self, now: Instant, worker: WorkerId, evidence: Evidence) -> Option<HealthChange> {
-        let (spare, settings) = (self.spare(), self.settings);
+        // To count the workers after each answer would take longer in a large fleet than all the rest.
+        let spare = if evidence.is_answer() { MayEject::No } else { self.spare() };
+        let settings = self.settings;
         let it = self.worker_mut(worker)?;
         let from = it.health.state();
         it.health.see(now, evidence, spare, &settings);

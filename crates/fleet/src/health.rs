@@ -75,6 +75,13 @@ pub enum Evidence {
     Failed,
 }
 
+impl Evidence {
+    /// Whether the worker has answered. Only other evidence can eject it.
+    pub(crate) const fn is_answer(self) -> bool {
+        matches!(self, Evidence::ProbeAnswered | Evidence::Answered)
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct HealthSettings {
     /// Failures, or broken answers, in a row before the worker is ejected.
