@@ -210,8 +210,14 @@ impl Fleet {
     }
 
     fn worker_mut(&mut self, id: WorkerId) -> Option<&mut Worker> {
+        self.worker_and_rates(id).map(|it| it.0)
+    }
+
+    /// A worker that is about to change, and what others like it have shown.
+    fn worker_and_rates(&mut self, id: WorkerId) -> Option<(&mut Worker, &mut RatesByModel)> {
         self.log.note(FleetChange::Worker(id));
-        self.workers.get_mut(id.index())?.as_mut()
+        let worker = self.workers.get_mut(id.index())?.as_mut()?;
+        Some((worker, &mut self.rates))
     }
 
     // Models.
@@ -446,19 +452,16 @@ impl Fleet {
     // Promised work, and the rates learned from it.
 
     pub fn promise(&mut self, now: Instant, worker: WorkerId, promise: Promise) {
-        let Some(group) = self.group_of(worker) else { return };
-        let shared = *self.rates.of(group).rates();
-        if let Some(it) = self.worker_mut(worker) {
-            if it.promised_by_all().work.requests == 0 {
-                it.rates.place(now, &shared);
-            }
-            let joins = it.promised.work.prefilling == 0 && it.promised_by_others.work.prefilling > 0;
-            let before = it.promised.progress.max(it.promised_by_others.progress);
-            it.promised.make(now, promise);
-            // Our first request queues behind those of other routers, so the engine's last progress stays.
-            if joins {
-                it.promised.progress = before;
-            }
+        let Some((it, rates)) = self.worker_and_rates(worker) else { return };
+        if it.promised_by_all().work.requests == 0 {
+            it.rates.place(now, rates.of(it.group()).rates());
+        }
+        let joins = it.promised.work.prefilling == 0 && it.promised_by_others.work.prefilling > 0;
+        let before = it.promised.progress.max(it.promised_by_others.progress);
+        it.promised.make(now, promise);
+        // Our first request queues behind those of other routers, so the engine's last progress stays.
+        if joins {
+            it.promised.progress = before;
         }
     }
 

@@ -19,7 +19,6 @@
 //! Left out: kinds of GPU with one worker or with equal memory, and engines that report no capacity. Only a worker's own
 //! fits distinguish those (see `rates`).
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use maitre_base::{Knee, PrefillWork, Tokens};
@@ -206,21 +205,29 @@ pub(crate) type Group = (Option<ModelId>, Option<Tokens>);
 pub(crate) struct RatesByModel {
     /// Of the workers that list no model.
     unlisted: ModelRates,
-    listed: BTreeMap<ModelId, ModelRates>,
+    /// By number: every decision looks several of them up.
+    listed: Vec<Option<Box<ModelRates>>>,
     /// What a model that no worker has listed is expected to be like.
     unknown: ModelRates,
 }
 
 impl RatesByModel {
     fn model(&self, model: Option<ModelId>) -> &ModelRates {
-        model.map_or(&self.unlisted, |it| self.listed.get(&it).unwrap_or(&self.unknown))
+        let Some(model) = model else { return &self.unlisted };
+        self.listed.get(model.0 as usize).and_then(Option::as_deref).unwrap_or(&self.unknown)
     }
 
     fn model_mut(&mut self, model: Option<ModelId>) -> &mut ModelRates {
         match model {
-            Some(model) => self.listed.entry(model).or_default(),
+            Some(model) => self.place_of(model).get_or_insert_default(),
             None => &mut self.unlisted,
         }
+    }
+
+    fn place_of(&mut self, model: ModelId) -> &mut Option<Box<ModelRates>> {
+        let places = self.listed.len().max(model.0 as usize + 1);
+        self.listed.resize_with(places, || None);
+        &mut self.listed[model.0 as usize]
     }
 
     /// The rates of all workers of a model.
@@ -245,14 +252,14 @@ impl RatesByModel {
     /// A worker lists this model. Returns whether it is the first. If the worker has shown something while it listed
     /// none, that is what is known of the model.
     pub(crate) fn name(&mut self, model: ModelId, has_shown: bool) -> bool {
-        if self.listed.contains_key(&model) {
+        if self.place_of(model).is_some() {
             return false;
         }
         let mut rates = if has_shown { self.unlisted.clone() } else { ModelRates::default() };
         if let Some(mean) = self.mean().filter(|_| !has_shown) {
             rates.settle(Some(mean));
         }
-        self.listed.insert(model, rates);
+        *self.place_of(model) = Some(Box::new(rates));
         true
     }
 
@@ -281,12 +288,14 @@ impl RatesByModel {
     }
 
     fn all_mut(&mut self) -> impl Iterator<Item = &mut ModelRates> {
-        self.listed.values_mut().chain([&mut self.unlisted, &mut self.unknown])
+        let listed = self.listed.iter_mut().flatten().map(AsMut::as_mut);
+        listed.chain([&mut self.unlisted, &mut self.unknown])
     }
 
     /// The mean fits of the models that have shown theirs.
     fn mean(&self) -> Option<(LinearFit, LinearFit)> {
-        let all = || self.listed.values().chain([&self.unlisted]).filter_map(|it| it.all.fits());
+        let listed = || self.listed.iter().flatten().map(AsRef::as_ref);
+        let all = || listed().chain([&self.unlisted]).filter_map(|it| it.all.fits());
         let count = all().count() as f64;
         let mean = |of: fn((LinearFit, LinearFit)) -> f64| all().map(of).sum::<f64>() / count;
         let prefill = LinearFit { base: mean(|it| it.0.base), slope: mean(|it| it.0.slope) };

@@ -113,7 +113,8 @@ impl Parts {
     /// What a response says about the worker's speed.
     fn learn_pace(&mut self, now: Instant, form: Form, attempt: &Attempt, steps: u32) {
         let Some(worker) = self.fleet.worker(attempt.worker) else { return };
-        let (rates, requests) = (worker.rates, worker.promised_by_all().work.requests);
+        let (prefill, decode) = (worker.rates.prefill, worker.rates.decode);
+        let requests = worker.promised_by_all().work.requests;
         // Other requests at the worker over the life of this one: about the mean of its two ends.
         let others = |then: u32| (f64::from(then) + f64::from(requests)) / 2.0;
         match (form, attempt.first_token) {
@@ -124,8 +125,8 @@ impl Parts {
             (Form::Whole, _) => {
                 // One duration for prefill and decode: each gets its part of the surprise.
                 let others = others(attempt.others);
-                let prefill = rates.prefill.at(attempt.prefill_ahead);
-                let step = rates.decode.at(others);
+                let prefill = prefill.at(attempt.prefill_ahead);
+                let step = decode.at(others);
                 let surprise =
                     now.since(attempt.placed_at).as_secs_f64() / (prefill + step * f64::from(steps));
                 let seconds =

@@ -6,7 +6,7 @@ use maitre_base::{Instant, PrefillWork, WorkerId};
 
 use super::Fleet;
 use crate::model::{ModelId, Wanted};
-use crate::shared_rates::{Group, SharedRates};
+use crate::shared_rates::SharedRates;
 use crate::worker::Models;
 
 impl Fleet {
@@ -22,48 +22,32 @@ impl Fleet {
 
     /// A first token came `took` after its request was placed, with this much to prefill before it.
     pub fn learn_first_token(&mut self, now: Instant, worker: WorkerId, work: PrefillWork, took: Duration) {
-        let Some((group, rates)) = self.worker(worker).map(|it| (it.group(), it.rates)) else { return };
-        let plain_tokens = self.rates.of(group).rates().prefill.plain_tokens(work);
-        self.share_evidence(worker, |it| it.first_token(&rates, work, took));
-        let shared = *self.rates.of(group).rates();
-        if let Some(it) = self.worker_mut(worker) {
-            it.knee_estimator.first_token(plain_tokens, took);
-            it.rates.first_token_beside(&shared, now, work, took);
-        }
+        let Some((it, rates)) = self.worker_and_rates(worker) else { return };
+        let plain_tokens = rates.of(it.group()).rates().prefill.plain_tokens(work);
+        rates.learn((it.base, it.capacity()), |shared| shared.first_token(&it.rates, work, took));
+        it.knee_estimator.first_token(plain_tokens, took);
+        it.rates.first_token_beside(rates.of(it.group()).rates(), now, work, took);
     }
 
     /// The tokens of an answer came `gap` apart, with this many requests in the batch.
     pub fn learn_step(&mut self, now: Instant, worker: WorkerId, requests: f64, gap: Duration) {
-        let Some(group) = self.group_of(worker) else { return };
-        self.share_evidence(worker, |it| it.step(requests, gap));
-        let shared = *self.rates.of(group).rates();
-        if let Some(it) = self.worker_mut(worker) {
-            it.rates.step_beside(&shared, now, requests, gap);
-        }
+        let Some((it, rates)) = self.worker_and_rates(worker) else { return };
+        rates.learn((it.base, it.capacity()), |shared| shared.step(requests, gap));
+        it.rates.step_beside(rates.of(it.group()).rates(), now, requests, gap);
     }
 
     /// For a while steps took this long, with this many requests and this many prefill tokens in each.
     pub fn learn_knee(&mut self, worker: WorkerId, requests: f64, prefill: f64, took: Duration) {
-        self.share_evidence(worker, |it| it.stretch(requests, prefill, took));
-        if let Some(it) = self.worker_mut(worker) {
-            it.knee_estimator.step(requests, prefill, took);
-        }
+        let Some((it, rates)) = self.worker_and_rates(worker) else { return };
+        rates.learn((it.base, it.capacity()), |shared| shared.stretch(requests, prefill, took));
+        it.knee_estimator.step(requests, prefill, took);
     }
 
     /// A request had this much to prefill and this many tokens in its answer.
     pub fn learn_length(&mut self, worker: WorkerId, prefill: PrefillWork, answer: u64) {
-        self.share_evidence(worker, |it| it.length(prefill, answer));
-    }
-
-    /// What a worker has shown counts for its model, and for its kind of GPU.
-    fn share_evidence(&mut self, worker: WorkerId, learn: impl FnMut(&mut SharedRates)) {
         if let Some((base, capacity)) = self.worker(worker).map(|it| (it.base, it.capacity())) {
-            self.rates.learn((base, capacity), learn);
+            self.rates.learn((base, capacity), |shared| shared.length(prefill, answer));
         }
-    }
-
-    pub(super) fn group_of(&self, worker: WorkerId) -> Option<Group> {
-        self.worker(worker).map(|it| it.group())
     }
 
     /// Updates which model each worker runs: a new list can also show that two names are one model.
