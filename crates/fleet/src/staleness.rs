@@ -88,11 +88,14 @@ impl Staleness {
         if self.is_void {
             return 1.0;
         }
+        // A smaller number is that of other workers, with which it is compared since.
+        let later = first_tokens.checked_sub(self.first_tokens).unwrap_or(first_tokens);
+        if later <= HOLDS_FIRST_TOKENS {
+            return 0.0;
+        }
+        let by_count = f64::from(later) / f64::from(HOLDS_FIRST_TOKENS) - 1.0;
         let holds = (self.unlike() / HOLDS_PART).clamp(HOLDS_MIN, HOLDS_MAX);
         let by_time = now.since(self.at).as_secs_f64() / holds.as_secs_f64() - 1.0;
-        // A smaller number is that of other workers, with which it is compared since.
-        let later = f64::from(first_tokens.checked_sub(self.first_tokens).unwrap_or(first_tokens));
-        let by_count = later / f64::from(HOLDS_FIRST_TOKENS) - 1.0;
         by_time.min(by_count).clamp(0.0, 1.0)
     }
 }
