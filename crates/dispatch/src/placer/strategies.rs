@@ -1,42 +1,43 @@
 //! One strategy per model, so that turns and pins of different models do not mix.
 
 use maitre_base::Rng;
-use maitre_base::hash::NumberMap;
 use maitre_fleet::ModelId;
 use maitre_policy::{Ask, Candidate, Name, Pick, Strategy, StrategyKnobs};
 
 #[derive(Clone, Debug)]
 pub(crate) struct Strategies {
     /// By the number of the model.
-    models: NumberMap<Strategy>,
+    models: Vec<Option<Box<Strategy>>>,
     /// For requests whose model no worker lists, or that name none.
     unlisted: Strategy,
 }
 
 impl Strategies {
     pub(crate) fn new(name: Name, knobs: StrategyKnobs) -> Strategies {
-        Strategies { models: NumberMap::default(), unlisted: Strategy::new(name, knobs) }
+        Strategies { models: Vec::new(), unlisted: Strategy::new(name, knobs) }
     }
 
     /// The strategy of this model; of a model that was never added, that of unlisted models.
     pub(crate) fn of(&self, model: Option<ModelId>) -> &Strategy {
-        let known = model.and_then(|it| self.models.get(&u64::from(it.0)));
+        let known = model.and_then(|it| self.models.get(it.0 as usize)?.as_deref());
         known.unwrap_or(&self.unlisted)
     }
 
     pub(crate) fn of_mut(&mut self, model: Option<ModelId>) -> &mut Strategy {
-        let known = model.and_then(|it| self.models.get_mut(&u64::from(it.0)));
+        let known = model.and_then(|it| self.models.get_mut(it.0 as usize)?.as_deref_mut());
         known.unwrap_or(&mut self.unlisted)
     }
 
     /// The strategy of a model that was added; none if it was not.
     pub(crate) fn get_mut(&mut self, model: ModelId) -> Option<&mut Strategy> {
-        self.models.get_mut(&u64::from(model.0))
+        self.models.get_mut(model.0 as usize)?.as_deref_mut()
     }
 
     /// Gives a model a strategy of its own, unless it has one.
     pub(crate) fn add(&mut self, model: ModelId, name: Name, knobs: StrategyKnobs) -> &mut Strategy {
-        self.models.entry(u64::from(model.0)).or_insert_with(|| Strategy::new(name, knobs))
+        let place = model.0 as usize;
+        self.models.resize_with(self.models.len().max(place + 1), || None);
+        self.models[place].get_or_insert_with(|| Box::new(Strategy::new(name, knobs)))
     }
 
     /// Changes rules and knobs; a strategy whose rule stays the same keeps its turns and pins.
@@ -47,8 +48,10 @@ impl Strategies {
         knobs: StrategyKnobs,
     ) {
         self.unlisted.retune(unlisted, knobs);
-        for (&model, strategy) in &mut self.models {
-            strategy.retune(of_model(ModelId(model as u32)), knobs);
+        for (number, strategy) in (0..).zip(&mut self.models) {
+            if let Some(strategy) = strategy {
+                strategy.retune(of_model(ModelId(number)), knobs);
+            }
         }
     }
 }
