@@ -402,9 +402,9 @@ fn consider_least(
     }
     into.clear();
     into.extend(least.iter().map(|(price, index)| {
-        let opening = survey.openings[survey.shown[index]];
-        let candidate = survey.candidates[index];
-        Considered { candidate, opening, price, ttft: Some(seconds(&candidate)) }
+        let candidate = &survey.candidates[index];
+        let (opening, ttft) = (survey.openings[survey.shown[index]], Some(seconds(candidate)));
+        Considered { candidate: *candidate, opening, price, ttft }
     }));
 }
 

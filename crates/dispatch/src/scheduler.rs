@@ -10,7 +10,6 @@ pub(crate) mod pool;
 pub(crate) mod recall;
 pub mod retry_budget;
 
-use std::collections::hash_map;
 use std::time::Duration;
 
 use maitre_base::hash::NumberMap;
@@ -252,7 +251,8 @@ impl Scheduler {
             }
         });
         // A request that no other may overtake any more takes what is free; so does one that has waited in vain.
-        let is_barrier = || self.pool(request.pool).is_some_and(|it| it.queue.is_barrier(request.id));
+        let is_barrier =
+            || self.waiting > 0 && self.pool(request.pool).is_some_and(|it| it.queue.is_barrier(request.id));
         let scope = match request.reservation() {
             Some(it) if self.is_in_vain(context, it) => Scope::Open,
             Some(it) if Some(it.worker) == at => Scope::Picked(it.worker, it.why),
@@ -373,10 +373,11 @@ impl Scheduler {
 
     /// A request arrives at its pool. Returns the highest class that has to yield from now on and had not to before.
     pub(crate) fn arrived(&mut self, context: Context<'_>, request: &PendingRequest) -> Option<ClassId> {
-        if let hash_map::Entry::Vacant(place) = self.pools.entry(request.pool.0) {
-            place.insert(Pool::new(request.pool, context.settings));
-            self.count_workers(context.fleet);
+        if let Some(pool) = self.pool_mut(request.pool) {
+            return pool.flow.arrived(context.now, request);
         }
+        self.pools.insert(request.pool.0, Pool::new(request.pool, context.settings));
+        self.count_workers(context.fleet);
         self.pool_mut(request.pool)?.flow.arrived(context.now, request)
     }
 
