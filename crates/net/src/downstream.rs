@@ -29,6 +29,7 @@ use tokio::time::timeout;
 use tokio_util::io::poll_read_buf;
 
 use crate::http1::body::{BodyReader, Piece};
+use crate::spare;
 use crate::stream::Peer;
 use crate::wake_gate::WakeGate;
 pub use head::{BadHead, LINES_MAX};
@@ -246,6 +247,9 @@ impl<S: AsyncRead + AsyncWrite + Peer + Unpin> Downstream<S> {
             return Poll::Pending;
         };
         if self.buffer.capacity() - self.buffer.len() < least {
+            if self.buffer.capacity() == 0 {
+                self.buffer = spare::buffer();
+            }
             self.buffer.reserve(space);
         }
         let space = self.buffer.capacity() - self.buffer.len();
@@ -263,11 +267,15 @@ impl<S: AsyncRead + AsyncWrite + Peer + Unpin> Downstream<S> {
         Poll::Ready(Ok(read))
     }
 
-    /// Frees the buffer if nothing is in it: neither a stream that waits nor an idle connection needs one. Without
+    /// Gives the buffer away if nothing is in it: neither a stream that waits nor an idle connection needs one. Without
     /// capacity it may still share the allocation of a body that was taken out of it.
     fn release_buffer(&mut self) {
         if self.buffer.is_empty() {
-            self.buffer = BytesMut::new();
+            let buffer = std::mem::take(&mut self.buffer);
+            // A large one would be large for whoever gets it.
+            if self.read_bytes == READ_BYTES_MIN {
+                spare::keep_buffer(buffer, READ_BYTES_MIN);
+            }
         }
     }
 

@@ -13,6 +13,7 @@ mod http1;
 pub mod pool;
 #[cfg(feature = "simulated")]
 pub mod simulated;
+pub mod spare;
 pub mod stream;
 pub mod tls;
 pub mod upstream;

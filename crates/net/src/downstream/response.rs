@@ -16,6 +16,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::{Downstream, Exchange, ResponseError, clock};
 use crate::http1::head::push_number;
+use crate::spare;
 use crate::stream::Peer;
 
 /// Chunks up to this size are copied. Chosen: a copy of 2 KB costs less than one more piece of a vectored write.
@@ -212,6 +213,7 @@ impl<S: AsyncRead + AsyncWrite + Peer + Unpin> Downstream<S> {
         let may_follow = !is_last && !is_tunnel && framing != Framing::UntilClose;
         let keep_alive = may_follow && self.current.keep_alive && self.current.is_body_read(&mut self.buffer);
         self.outgoing.begin(&head, framing, (self.current.version, keep_alive));
+        spare::keep_headers(head.headers);
         let (mut body, mut gathered, mut is_blocked) = (Some(body), Gathered::Full, false);
         poll_fn(|cx| {
             loop {

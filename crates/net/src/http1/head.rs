@@ -9,6 +9,7 @@ use http::header::{
 
 use super::Malformed;
 use super::body::BodyReader;
+use crate::spare;
 
 /// Start and length of a part of a head, so that it can become a slice of the head's bytes.
 #[derive(Clone, Copy)]
@@ -61,7 +62,7 @@ pub(crate) fn spans(buffer: &BytesMut, headers: &[httparse::Header<'_>]) -> Vec<
 
 /// The headers of a message, with room for as many as the proxy adds to it: to grow costs a thousand instructions.
 pub(crate) fn collect(head: &Bytes, spans: Vec<HeaderSpan>, added: usize) -> Result<HeaderMap, Malformed> {
-    let mut headers = HeaderMap::with_capacity(spans.len() + added);
+    let mut headers = spare::headers(spans.len() + added);
     for (name, value) in &spans {
         let name = HeaderName::from_bytes(&head[name.0..name.0 + name.1]);
         match (name, HeaderValue::from_maybe_shared(value.slice(head))) {

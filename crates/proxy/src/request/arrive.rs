@@ -17,6 +17,7 @@ use maitre_dispatch::programs::ProgramRule;
 use maitre_dispatch::{Arrival, Form};
 use maitre_fleet::estimate::{Answers, Size};
 use maitre_net::downstream::{BodyProgress, Downstream};
+use maitre_net::spare;
 
 use super::admit::{Admitted, Carrier};
 use super::guard::RequestGuard;
@@ -70,6 +71,12 @@ pub(crate) struct Urgency {
     pub(super) classes: usize,
     /// The client sent a number of its own that it may not choose.
     pub(super) is_claimed: bool,
+}
+
+impl Drop for Arrived {
+    fn drop(&mut self) {
+        spare::keep_headers(std::mem::take(&mut self.headers));
+    }
 }
 
 impl Arrived {
