@@ -297,7 +297,7 @@ impl Upstream {
     }
 
     /// Whether the last response was read to its end, and nothing after it.
-    pub(crate) fn is_done(&mut self) -> bool {
-        self.keep_alive && self.buffer.is_empty() && self.body.is_complete(&mut BytesMut::new())
+    pub(crate) fn is_done(&self) -> bool {
+        self.keep_alive && self.buffer.is_empty() && self.body.is_taken()
     }
 }

@@ -68,17 +68,21 @@ impl BodyReader {
         *self == BodyReader::UntilClose
     }
 
-    /// Whether all of it has been taken. Reads the end mark of a chunked body if it is there already.
+    /// Whether all of it has been taken, and of a chunked body the end mark.
+    pub(crate) fn is_taken(&self) -> bool {
+        matches!(self, BodyReader::Length { left: 0 } | BodyReader::Chunked(Chunk::End))
+    }
+
+    /// The same, but reads the end mark of a chunked body if it is there already.
     pub(crate) fn is_complete(&mut self, buffer: &mut BytesMut) -> bool {
-        match self {
-            BodyReader::Length { left } => *left == 0,
-            BodyReader::UntilClose => false,
-            BodyReader::Chunked(Chunk::End) => true,
+        if let BodyReader::Chunked(chunk) = self
+            && *chunk != Chunk::End
+            && !buffer.is_empty()
+        {
             // Anything but the end, data or an error, is for the next call.
-            BodyReader::Chunked(chunk) => {
-                !buffer.is_empty() && chunk.frame(buffer).is_ok() && *chunk == Chunk::End
-            }
+            return chunk.frame(buffer).is_ok() && *chunk == Chunk::End;
         }
+        self.is_taken()
     }
 
     pub(crate) fn bytes_left(&self) -> Option<u64> {
