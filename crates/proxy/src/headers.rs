@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use http::header::{self, HeaderMap, HeaderName, HeaderValue};
+use http::header::{self, Entry, HeaderMap, HeaderName, HeaderValue};
 use maitre_base::{RequestId, hash};
 use maitre_dialect::engine;
 use maitre_queue::{Budget, Budgets};
@@ -195,11 +195,16 @@ pub(crate) fn strip_priority(headers: &mut HeaderMap) {
 /// The client's own id for this request; or a new one, which replaces what the client sent. Of two ids a worker might read the
 /// other one.
 pub(crate) fn keep_or_make_id(headers: &mut HeaderMap, request: RequestId, nonce: u64) -> HeaderValue {
-    let mut ids = headers.get_all(&REQUEST_ID).iter();
-    if let (Some(id), None) = (ids.next(), ids.next())
-        && (1..=REQUEST_ID_MAX).contains(&id.len())
-        && !id.as_bytes().windows(ADDRESS_IN_ID.len()).any(|it| it == ADDRESS_IN_ID)
+    let entry = headers.entry(REQUEST_ID);
+    let may_stay = |id: &HeaderValue| {
+        (1..=REQUEST_ID_MAX).contains(&id.len())
+            && !id.as_bytes().windows(ADDRESS_IN_ID.len()).any(|it| it == ADDRESS_IN_ID)
+    };
+    if let Entry::Occupied(given) = &entry
+        && given.iter().count() == 1
+        && may_stay(given.get())
     {
+        let id = given.get();
         // Copied: the value shares the buffer that was read from the socket, up to a megabyte with the body in it, and
         // ids are kept for thousands of requests.
         return HeaderValue::from_bytes(id.as_bytes()).unwrap_or_else(|_| id.clone());
@@ -208,7 +213,10 @@ pub(crate) fn keep_or_make_id(headers: &mut HeaderMap, request: RequestId, nonce
     let made: [u8; 16] =
         std::array::from_fn(|at| b"0123456789abcdef"[(number >> (60 - 4 * at)) as usize & 15]);
     let id = HeaderValue::from_bytes(&made).unwrap_or(HeaderValue::from_static("-"));
-    headers.insert(REQUEST_ID, id.clone());
+    match entry {
+        Entry::Occupied(mut given) => drop(given.insert(id.clone())),
+        Entry::Vacant(place) => drop(place.insert(id.clone())),
+    }
     id
 }
 

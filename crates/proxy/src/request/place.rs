@@ -174,13 +174,13 @@ impl BodyRewrite {
 
     /// Whether this worker is asked for the token ids of its stream.
     pub(super) fn asks_ids(&self, arrived: &Arrived, link: &Link) -> bool {
-        let known = arrived
-            .route()
-            .zip(link.expected_kind())
-            .filter(|&(route, kind)| continuation::serves(kind, route));
-        let is_unfit = self.needs_text && link.has_reasoned();
+        if !self.asks_ids || self.needs_text && link.has_reasoned() {
+            return false;
+        }
+        let known = arrived.route().zip(link.expected_kind());
+        let serves = |(route, kind): (Route, engine::EngineKind)| continuation::serves(kind, route);
         let has_refused = |route| link.has_replied(route, TokenIdReply::Refused);
-        self.asks_ids && !is_unfit && known.is_some_and(|(route, _)| !has_refused(route))
+        known.is_some_and(|it| serves(it) && !has_refused(it.0))
     }
 
     /// The same without asking for token ids.
