@@ -251,13 +251,12 @@ impl Scheduler {
             }
         });
         // A request that no other may overtake any more takes what is free; so does one that has waited in vain.
-        let is_barrier =
-            || self.waiting > 0 && self.pool(request.pool).is_some_and(|it| it.queue.is_barrier(request.id));
+        let is_barrier = || self.pool(request.pool).is_some_and(|it| it.queue.is_barrier(request.id));
         let scope = match request.reservation() {
             Some(it) if self.is_in_vain(context, it) => Scope::Open,
             Some(it) if Some(it.worker) == at => Scope::Picked(it.worker, it.why),
             Some(it) if at.is_some() && is_movable(request, it) => Scope::Open,
-            _ if is_barrier() => Scope::Open,
+            _ if self.waiting > 0 && is_barrier() => Scope::Open,
             _ => Scope::Any,
         };
         Rules { admission, scope }

@@ -272,7 +272,7 @@ impl<S: AsyncRead + AsyncWrite + Peer + Unpin> Downstream<S> {
     fn release_buffer(&mut self) {
         if self.buffer.is_empty() {
             let buffer = std::mem::take(&mut self.buffer);
-            // A large one would be large for whoever gets it.
+            // A large one would cost the next connection as much memory.
             if self.read_bytes == READ_BYTES_MIN {
                 spare::keep_buffer(buffer, READ_BYTES_MIN);
             }
