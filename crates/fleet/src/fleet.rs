@@ -383,6 +383,13 @@ impl Fleet {
         change(worker, from, it.health.state())
     }
 
+    /// An answer of the worker is complete.
+    pub fn complete(&mut self, worker: WorkerId) {
+        if let Some(it) = self.worker_mut(worker) {
+            it.health.complete();
+        }
+    }
+
     /// Which adapters an engine reports as loaded, and how many it can hold.
     pub fn report_adapters(&mut self, worker: WorkerId, slots: u32, loaded: &[&str]) {
         let loaded: Vec<ModelId> = loaded.iter().filter_map(|name| self.names.get(*name).copied()).collect();

@@ -63,8 +63,6 @@ pub enum Evidence {
     ProbeAnswered,
     /// The worker began to answer a request, without a failure of its own.
     Answered,
-    /// An answer is complete.
-    Completed,
     /// The worker refused a connection, or its health check says that it is unfit.
     Refused,
     /// A probe or a connection attempt timed out, and nothing else arrived meanwhile.
@@ -153,7 +151,6 @@ impl Health {
             _ => self.failures,
         };
         self.breaks = match (self.state, evidence) {
-            (_, Evidence::Completed) => 0,
             // An engine that is gone breaks all its answers at once: that is one failure.
             (HealthState::Ejected { .. }, _) => 0,
             (_, Evidence::Broke) => self.breaks + 1,
@@ -167,7 +164,7 @@ impl Health {
             (HealthState::Ejected { .. } | HealthState::Probing, Evidence::Refused | Evidence::Silent) => {
                 self.state
             }
-            (HealthState::Ejected { .. }, _) | (_, Evidence::Completed) => self.state,
+            (HealthState::Ejected { .. }, _) => self.state,
             (HealthState::Warming { since, .. }, Evidence::Answered) => {
                 HealthState::Warming { since, proven: true }
             }
@@ -189,6 +186,11 @@ impl Health {
             (HealthState::Warming { .. }, Evidence::Silent | Evidence::Broke) => out(now, spare),
             (_, Evidence::Silent | Evidence::Broke) => HealthState::Suspect { refused: false },
         };
+    }
+
+    /// An answer is complete: those that broke before it are no run. Changes no state.
+    pub fn complete(&mut self) {
+        self.breaks = 0;
     }
 
     /// Ends a ramp that is over.
@@ -219,7 +221,7 @@ fn out(until: Instant, spare: MayEject) -> HealthState {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use Evidence::{Answered, Broke, Completed, Failed, ProbeAnswered, Refused, Silent};
+    use Evidence::{Answered, Broke, Failed, ProbeAnswered, Refused, Silent};
 
     const SETTINGS: HealthSettings = HealthSettings {
         failures_max: 3,
@@ -231,7 +233,11 @@ mod tests {
     /// A script of `(second, evidence, expected state's name)`.
     #[track_caller]
     fn check(script: &[(u64, Evidence, &str)]) {
-        let mut health = Health::default();
+        go_on(&mut Health::default(), script);
+    }
+
+    #[track_caller]
+    fn go_on(health: &mut Health, script: &[(u64, Evidence, &str)]) {
         for (step, &(second, evidence, expected)) in script.iter().enumerate() {
             health.see(Instant::from_millis(second * 1_000), evidence, MayEject::Yes, &SETTINGS);
             assert_eq!(health.state().name(), expected, "step {step} of {script:?}");
@@ -281,15 +287,17 @@ mod tests {
         let longer = [(4, ProbeAnswered, "ejected"), (5, ProbeAnswered, "warming")];
         let third = third.into_iter().chain(again).chain(longer);
         check(&start.clone().chain(third).collect::<Vec<_>>());
-        let forgiven = [(1, Answered, "ready"), (1, Completed, "ready"), (1, Broke, "suspect")];
-        check(&start.chain(forgiven).collect::<Vec<_>>());
+        let mut health = Health::default();
+        go_on(&mut health, &start.collect::<Vec<_>>());
+        health.complete();
+        go_on(&mut health, &[(1, Answered, "ready"), (1, Broke, "suspect")]);
     }
 
     #[test]
     fn an_engine_that_dies_with_many_answers_returns_without_a_back_off() {
         let mut script = vec![(0, ProbeAnswered, "ready"), (1, Broke, "suspect")];
         script.extend([(1, Broke, "ejected"); 20]);
-        script.extend([(1, ProbeAnswered, "warming"), (1, Answered, "warming"), (1, Completed, "warming")]);
+        script.extend([(1, ProbeAnswered, "warming"), (1, Answered, "warming")]);
         check(&script);
     }
 

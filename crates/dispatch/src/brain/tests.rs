@@ -227,6 +227,20 @@ fn a_broken_attempt_asks_for_a_probe_at_once() {
 }
 
 #[test]
+fn a_complete_answer_leaves_the_end_of_a_ramp_to_what_announces_it() {
+    let mut harness = Harness::of(2);
+    harness.on(Event::Probed { worker: WorkerId(0), evidence: Evidence::Refused });
+    harness.on(Event::Probed { worker: WorkerId(0), evidence: Evidence::ProbeAnswered });
+    let request = (1..100).find(|&it| harness.arrive(it, Some("llama")) == Ok(0)).unwrap();
+    harness.begin(request);
+    harness.now = harness.now + Duration::from_secs(60);
+    harness.on(Event::Finished { request: RequestId(request), counted: None, pieces: 1 });
+    let effects = harness.on(Event::Tick);
+    let is_announced = |it: &Effect| matches!(it, Effect::Changed(change) if change.to == HealthState::Ready);
+    assert!(effects.iter().any(is_announced), "{effects:?}");
+}
+
+#[test]
 fn a_full_worker_stays_healthy() {
     let mut harness = Harness::of(2);
     for request in 0..50 {
