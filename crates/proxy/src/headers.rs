@@ -149,10 +149,14 @@ fn strip_hop_by_hop(headers: &mut HeaderMap) {
 /// may be a router, and its workers are not the business of every client.
 pub(crate) fn toward_client(headers: &mut HeaderMap) {
     strip_hop_by_hop(headers);
-    let is_ours = |it: &HeaderName| it.as_str().starts_with(OURS);
-    while let Some(name) = headers.keys().find(|&it| is_ours(it)).cloned() {
+    while let Some(name) = headers.keys().find(|it| is_ours(it.as_str())).cloned() {
         headers.remove(name);
     }
+}
+
+/// Whether a header is in our name, in lower case.
+pub(crate) fn is_ours(name: &str) -> bool {
+    name.starts_with(OURS)
 }
 
 /// Removes from a client's headers what is not for a worker.

@@ -83,9 +83,14 @@ pub(super) fn pieces(mut body: Bytes, has_trailers: bool) -> impl Iterator<Item 
     })
 }
 
-/// The answer to a response's head.
-pub(super) fn response_head(added: &HeaderMap) -> ProcessingResponse {
+/// The answer to a response's head: what to add to it, and what a worker said in our name, which is not for the client.
+pub(super) fn response_head(shown: &[ext_proc::HeaderValue], added: &HeaderMap) -> ProcessingResponse {
     let mut mutation = HeaderMutation::default();
+    for header in shown {
+        if headers::is_ours(&header.key) && !added.contains_key(&header.key) {
+            mutation.remove_headers.push(header.key.clone());
+        }
+    }
     for (name, value) in added {
         mutation.set(name.as_str(), Bytes::copy_from_slice(value.as_bytes()));
     }
@@ -151,6 +156,22 @@ mod tests {
         let set: Vec<_> = mutation.set_headers.iter().map(|it| it.header.as_ref().unwrap()).collect();
         assert_eq!(set.len(), 1);
         assert_eq!((set[0].key.as_str(), set[0].bytes()), ("authorization", &b"Bearer worker"[..]));
+    }
+
+    #[test]
+    fn what_a_worker_says_in_our_name_is_removed_or_replaced() {
+        let said = shown(&[
+            (":status", "200"),
+            ("x-maitre-worker", "inner"),
+            ("x-maitre-why", "inner"),
+            ("x-other", ""),
+        ]);
+        let added = HeaderMap::from_iter([(headers::WHY, HeaderValue::from_static("only"))]);
+        let answer = response_head(&said, &added).answer;
+        let Some(Instruction::ResponseHeaders(head)) = answer else { panic!("{answer:?}") };
+        let mutation = head.response.and_then(|it| it.header_mutation).unwrap();
+        assert_eq!(mutation.remove_headers, ["x-maitre-worker"]);
+        assert_eq!(mutation.set_headers.len(), 1);
     }
 
     #[test]

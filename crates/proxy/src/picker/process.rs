@@ -225,7 +225,7 @@ impl Exchange {
                     let begun = CarriedResponse::begin(&mut guard, served, (status, &map), explain);
                     let (begun, added) = begun.unzip();
                     response = begun;
-                    self.answer(messages::response_head(&added.unwrap_or_default())).await?;
+                    self.answer(messages::response_head(&headers, &added.unwrap_or_default())).await?;
                     // Of a body that is not shown, all is known that will be.
                     if !self.modes.shows
                         && let Some(response) = &mut response
