@@ -8,12 +8,13 @@ use crate::program::{Engine, Serve};
 
 /// These appear once an error occurred, a worker publishes events, TLS is on or its files changed, or another router was
 /// seen; none of this happens here.
-const RARE: [&str; 6] = [
+const RARE: [&str; 7] = [
     "maitre_cluster_lag_seconds",
     "maitre_attempts_failed_total",
     "maitre_events_unreadable_total",
     "maitre_tls_handshakes_failed_total",
     "maitre_tls_files_changed_total",
+    "maitre_tls_certificate_begins_timestamp_seconds",
     "maitre_tls_certificate_expires_timestamp_seconds",
 ];
 /// Appears once a predicted first token has arrived, which one request may or may not cause.

@@ -16,7 +16,7 @@ const HITS_MIN: f64 = 0.01;
 const TRUE_MIN: f64 = 0.1;
 /// A request that has waited longer than this for its first token shows that the fleet is overloaded.
 const WAIT_MAX: f64 = 5.0;
-/// A certificate with less time left than this should have been renewed.
+/// A certificate with less time left than this, and than a tenth of its life, should have been renewed.
 const CERTIFICATE_MIN: f64 = 2.0 * 86_400.0;
 /// With fewer prompts than this, how they were tokenized does not matter.
 const PROMPTS_MIN: f64 = 100.0;
@@ -125,8 +125,11 @@ fn of_certificates(admin: &Admin, outcome: &mut Outcome) {
     let name = "maitre_tls_certificate_expires_timestamp_seconds";
     for sample in exposition::samples(&admin.page).filter(|it| it.name == name) {
         let section = sample.label("section").unwrap_or_default();
+        let begins =
+            value(&admin.page, "maitre_tls_certificate_begins_timestamp_seconds", &[("section", &section)]);
+        let tenth = (sample.value - begins.unwrap_or(0.0)) / 10.0;
         let left = sample.value - admin.read_at;
-        if left < CERTIFICATE_MIN {
+        if left < CERTIFICATE_MIN.min(tenth) {
             let when = if left < 0.0 {
                 "expired".to_owned()
             } else {
@@ -147,6 +150,8 @@ fn of_other_routers(page: &[u8], outcome: &mut Outcome) {
     if lost > 0.0 || is_alone {
         let what = if is_alone {
             "it is connected to no other router".to_owned()
+        } else if lost == 1.0 {
+            "another router has sent nothing for three seconds".to_owned()
         } else {
             format!("{lost} other routers have sent nothing for three seconds")
         };

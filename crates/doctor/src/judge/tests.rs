@@ -548,6 +548,14 @@ fn a_routers_metrics_reveal_faults() {
     check_router(&expires(1_000_000 + 3 * 86_400), &[]);
     check_router(&expires(1_000_000 + 86_400), &[(Code::CertificateExpires, None)]);
     check_router(&expires(999_999), &[(Code::CertificateExpires, None)]);
+    // One of a day, of which a tenth is left or not.
+    let daily = |left: u32| {
+        let (ends, section) = (1_000_000 + left, "{section=\"tls\"}");
+        let begins = format!("maitre_tls_certificate_begins_timestamp_seconds{section} {}", ends - 86_400);
+        format!("{begins}\n{}", expires(ends))
+    };
+    check_router(&daily(9_000), &[]);
+    check_router(&daily(8_000), &[(Code::CertificateExpires, None)]);
     let tokens = |prompt, cached, held| {
         format!(
             "maitre_prompt_tokens_total {prompt}\nmaitre_cached_tokens_total {cached}\nmaitre_expected_cached_tokens_total {held}"

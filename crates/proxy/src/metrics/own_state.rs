@@ -10,18 +10,22 @@ use super::MetricLabel;
 
 pub(super) struct OwnState {
     readiness: Family<[MetricLabel; 1], Gauge>,
-    certificates: Family<[MetricLabel; 1], Gauge>,
+    begins: Family<[MetricLabel; 1], Gauge>,
+    expires: Family<[MetricLabel; 1], Gauge>,
     tls_files: Family<[MetricLabel; 1], Counter>,
 }
 
 impl OwnState {
     pub(super) fn new(registry: &mut Registry) -> OwnState {
-        let (readiness, certificates, tls_files) = (Family::default(), Family::default(), Family::default());
+        let (readiness, tls_files) = (Family::default(), Family::default());
+        let (begins, expires) = (Family::default(), Family::default());
         registry.register("readiness", "1 for what /readyz answers now", readiness.clone());
+        let help = "When the certificate begins to be valid, in seconds since 1970";
+        registry.register("tls_certificate_begins_timestamp_seconds", help, begins.clone());
         let help = "When the certificate expires, in seconds since 1970";
-        registry.register("tls_certificate_expires_timestamp_seconds", help, certificates.clone());
+        registry.register("tls_certificate_expires_timestamp_seconds", help, expires.clone());
         registry.register("tls_files_changed", "Changed TLS files, by result", tls_files.clone());
-        OwnState { readiness, certificates, tls_files }
+        OwnState { readiness, begins, expires, tls_files }
     }
 
     pub(super) fn tls_files_changed(&self, result: &'static str) {
@@ -37,11 +41,12 @@ impl OwnState {
         for &(state, is_now) in states {
             self.readiness.get_or_create(&[("state", state)]).set(i64::from(is_now));
         }
-        self.certificates.clear();
-        for (section, validity) in certificates {
-            if let Some(validity) = validity {
-                self.certificates.get_or_create(&[("section", section)]).set(validity.ends);
-            }
+        self.begins.clear();
+        self.expires.clear();
+        for &(section, validity) in certificates {
+            let Some(Validity { begins, ends }) = validity else { continue };
+            self.begins.get_or_create(&[("section", section)]).set(begins);
+            self.expires.get_or_create(&[("section", section)]).set(ends);
         }
     }
 }
