@@ -130,12 +130,11 @@ struct ExpiryWarnings([Option<Expiry>; 3]);
 impl ExpiryWarnings {
     fn check(&mut self, now: i64, certificates: [(&'static str, Option<Validity>); 3]) {
         for (warned, (section, validity)) in self.0.iter_mut().zip(certificates) {
-            let Some(validity) = validity else { continue };
-            let expiry = validity.expiry(now);
+            let expiry = validity.and_then(|it| it.expiry(now));
             if std::mem::replace(warned, expiry) == expiry {
                 continue;
             }
-            let hours = validity.ends.saturating_sub(now) / 3_600;
+            let hours = validity.map_or(0, |it| it.ends.saturating_sub(now) / 3_600);
             match expiry {
                 None => {}
                 Some(Expiry::Soon) => {
@@ -182,4 +181,37 @@ fn names_files(settings: &RouterSettings) -> bool {
         || settings.admin_tls.names_files()
         || settings.worker_tls.names_files()
         || settings.traces.ca.is_some()
+}
+
+#[cfg(test)]
+mod tests {
+    use maitre_testkit::log::Log;
+
+    use super::*;
+
+    const DAY: i64 = 86_400;
+
+    #[test]
+    fn a_certificate_that_expires_is_logged_once_soon_and_once_then() {
+        let log = Log::new();
+        let mut warnings = ExpiryWarnings::default();
+        let first = Validity { begins: 0, ends: 90 * DAY };
+        let lines = |warnings: &mut ExpiryWarnings, now, validity| {
+            let before = log.with("").len();
+            for _ in 0..2 {
+                warnings.check(now, [("tls", validity), ("admin_tls", None), ("worker_tls", None)]);
+            }
+            log.with("")[before..].join(" ")
+        };
+        assert_eq!(lines(&mut warnings, 80 * DAY, Some(first)), "");
+        let soon = lines(&mut warnings, 88 * DAY, Some(first));
+        assert!(soon.contains("expires soon") && soon.contains("hours=48"), "{soon}");
+        assert!(lines(&mut warnings, 91 * DAY, Some(first)).contains("has expired"));
+        let second = Validity { begins: 91 * DAY, ends: 181 * DAY };
+        assert_eq!(lines(&mut warnings, 91 * DAY, Some(second)), "");
+        assert!(lines(&mut warnings, 180 * DAY, Some(second)).contains("expires soon"));
+        // Without TLS there is nothing to warn of, and after it the same certificate is news.
+        assert_eq!(lines(&mut warnings, 180 * DAY, None), "");
+        assert!(lines(&mut warnings, 180 * DAY, Some(second)).contains("expires soon"));
+    }
 }
