@@ -150,7 +150,7 @@ impl Brain {
     }
 
     /// The tenant with the largest share of what waits in this class, and how many requests those are. Where models have
-    /// queues of their own, in the fullest of them.
+    /// queues of their own, the one with most requests in a single queue.
     pub fn largest_tenant(&self, class: ClassId) -> Option<(TenantId, u32)> {
         self.parts.scheduler.largest_tenant(class)
     }
