@@ -384,9 +384,9 @@ impl Fleet {
     }
 
     /// An answer of the worker is complete.
-    pub fn complete(&mut self, worker: WorkerId) {
+    pub fn answer_completed(&mut self, worker: WorkerId) {
         if let Some(it) = self.worker_mut(worker) {
-            it.health.complete();
+            it.health.answer_completed();
         }
     }
 

@@ -189,7 +189,7 @@ impl Health {
     }
 
     /// An answer is complete: those that broke before it are no run. Changes no state.
-    pub fn complete(&mut self) {
+    pub fn answer_completed(&mut self) {
         self.breaks = 0;
     }
 
@@ -289,7 +289,7 @@ mod tests {
         check(&start.clone().chain(third).collect::<Vec<_>>());
         let mut health = Health::default();
         go_on(&mut health, &start.collect::<Vec<_>>());
-        health.complete();
+        health.answer_completed();
         go_on(&mut health, &[(1, Answered, "ready"), (1, Broke, "suspect")]);
     }
 

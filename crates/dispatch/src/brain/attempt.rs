@@ -460,7 +460,7 @@ impl Brain {
         self.parts.call_ended(now, &request, counted);
         if let Some(attempt) = self.parts.release(&mut request) {
             self.parts.attempt_ended(now, &attempt, AttemptOutcome::Answered, counted);
-            self.parts.fleet.complete(attempt.worker);
+            self.parts.fleet.answer_completed(attempt.worker);
             self.parts.learn_from(now, (&request, &attempt), counted, pieces);
         }
         let estimate = request.model().and_then(|it| self.parts.fleet.estimate_mut(it));
