@@ -50,8 +50,8 @@ pub(crate) fn buffer() -> BytesMut {
     SPARE.with_borrow_mut(|it| it.buffers.pop()).unwrap_or_default()
 }
 
-/// Keeps an empty buffer that has room for so many bytes. Not while anything that was taken from it is in use: the memory must go
-/// with that.
+/// Keeps an empty buffer that has room for so many bytes. While something that was taken from it is in use, it has that room only
+/// if its allocation is larger than both: otherwise the memory goes with what was taken.
 pub(crate) fn keep_buffer(mut buffer: BytesMut, bytes: usize) {
     debug_assert!(buffer.is_empty(), "a buffer is kept with bytes in it");
     if !buffer.try_reclaim(bytes) {
