@@ -520,7 +520,8 @@ impl Parts {
 
     fn compute_scaling(&mut self, now: Instant) {
         let Parts { fleet, scheduler, settings, scaling, .. } = self;
-        scaling.tick(now, ScalingSources { fleet, scheduler, settings: &settings.scaling });
+        let (settings, named) = (&settings.scaling, &settings.expected_models[..]);
+        scaling.tick(now, ScalingSources { fleet, scheduler, settings, named });
     }
 
     fn promise_changed(&mut self, worker: WorkerId) {

@@ -14,9 +14,12 @@ use maitre_queue::settings::CLASSES_MAX;
 
 use crate::request::{PendingRequest, PoolId};
 use crate::scheduler::Scheduler;
+use crate::scheduler::pool::Pool;
 
 /// How often the numbers are computed.
 const EVERY: Duration = Duration::from_secs(1);
+/// How long a model has a number that no worker serves any more. Chosen: longer than any restart of a whole fleet takes.
+const FORGET_AFTER: Duration = Duration::from_mins(10);
 
 /// What one model's fleet should be.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -32,6 +35,8 @@ pub struct ModelScaling {
 pub(crate) struct Scaling {
     /// By `PoolId`; as many as there are models, at most.
     scalers: NumberMap<Scaler>,
+    /// When each last had a reason to have a number.
+    needed: NumberMap<Instant>,
     /// In order of the models' numbers.
     models: Vec<ModelScaling>,
     computed: Instant,
@@ -43,6 +48,28 @@ pub(crate) struct ScalingSources<'a> {
     pub(crate) fleet: &'a Fleet,
     pub(crate) scheduler: &'a Scheduler,
     pub(crate) settings: &'a ScalingSettings,
+    /// Names of models that the operator says may have no worker.
+    pub(crate) named: &'a [String],
+}
+
+impl ScalingSources<'_> {
+    /// Whether a model has a number without any request: a worker that may be down serves it, the operator names it, or
+    /// models without workers are usual here.
+    fn is_needed(&self, pool: PoolId) -> bool {
+        let fleet = self.fleet;
+        let is_served = || fleet.workers().any(|it| PoolId::of(fleet.base_of(it.id)) == pool);
+        let is_named =
+            || self.named.iter().any(|it| fleet.expected(it).map(|it| fleet.base(it)) == pool.model());
+        let is_waited_for = || {
+            let waiting =
+                |pool: &Pool| (0..CLASSES_MAX as u8).any(|it| pool.queue.waiting(ClassId(it)).requests > 0);
+            self.scheduler.pool(pool).is_some_and(waiting)
+        };
+        !self.settings.idle.is_zero()
+            || is_served()
+            || is_waited_for()
+            || (pool.model().is_some() && is_named())
+    }
 }
 
 impl Scaling {
@@ -75,6 +102,17 @@ impl Scaling {
         Some(self.scalers.entry(pool.0).or_default())
     }
 
+    /// Whether a model has a number now, or has had a reason to a short while ago.
+    fn has_number(&mut self, now: Instant, pool: PoolId, sources: ScalingSources<'_>) -> bool {
+        if sources.is_needed(pool) {
+            self.needed.insert(pool.0, now);
+            return true;
+        }
+        let asked_for = self.scalers.get(&pool.0).and_then(Scaler::last_arrival);
+        let last = asked_for.max(self.needed.get(&pool.0).copied());
+        last.is_some_and(|it| now.since(it) < FORGET_AFTER)
+    }
+
     /// Computes the numbers anew, once in a while: of all models that a worker serves or that requests came for.
     pub(crate) fn tick(&mut self, now: Instant, sources: ScalingSources<'_>) {
         if !self.models.is_empty() && now.since(self.computed) < EVERY {
@@ -91,11 +129,16 @@ impl Scaling {
         pools.dedup();
         self.models.clear();
         for pool in pools {
+            if !self.has_number(now, pool, sources) {
+                self.scalers.remove(&pool.0);
+                self.needed.remove(&pool.0);
+                continue;
+            }
             let load = pool_load(now, pool, sources);
             let routers = sources.scheduler.live_routers();
             let Some(scaler) = self.scaler(pool) else { continue };
             // Workers list nothing until they have been asked.
-            if pool.model().is_none() && load.workers == 0 && !scaler.has_demand() {
+            if pool.model().is_none() && load.workers == 0 && scaler.last_arrival().is_none() {
                 continue;
             }
             let desired = scaler.desired(now, &load, routers, sources.settings);

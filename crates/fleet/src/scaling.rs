@@ -197,9 +197,9 @@ impl Scaler {
         self.demand.placed(now, prompt_tokens, prefill_tokens);
     }
 
-    /// Whether any request has come.
-    pub fn has_demand(&self) -> bool {
-        self.demand.last().is_some()
+    /// When the last request came.
+    pub fn last_arrival(&self) -> Option<Instant> {
+        self.demand.last()
     }
 
     /// The number at this moment. Call it every few seconds: it remembers what was needed at each call.

@@ -38,6 +38,42 @@ fn a_model_whose_workers_have_left_still_has_a_number() {
     assert_eq!(harness.scaling()[0].desired.reason, ScalingReason::Idle);
 }
 
+/// Nobody starts workers for a model that was renamed or taken out of service.
+#[test]
+fn a_model_that_is_neither_served_nor_asked_for_is_forgotten() {
+    let mut harness = Harness::of(2);
+    harness.on(Event::ModelsReported { worker: WorkerId(1), cards: &[Card { name: "old", parent: None }] });
+    let later = |harness: &mut Harness, seconds: u64| {
+        harness.now = harness.now + Duration::from_secs(seconds);
+        harness.scaling().len()
+    };
+    assert_eq!(later(&mut harness, 0), 2);
+    harness.on(Event::WorkerGone { worker: WorkerId(1) });
+    assert_eq!(later(&mut harness, 500), 2, "it may come back");
+    assert_eq!([200, 200].map(|it| later(&mut harness, it)), [1, 1]);
+    // A worker serves it again.
+    harness.on(Event::WorkerJoined { url: "http://127.0.0.1:9" });
+    let worker = harness.brain.fleet().workers().map(|it| it.id).find(|it| it.0 != 0).unwrap();
+    harness.on(Event::Probed { worker, evidence: Evidence::ProbeAnswered });
+    harness.on(Event::ModelsReported { worker, cards: &[Card { name: "old", parent: None }] });
+    assert_eq!(later(&mut harness, 0), 2);
+}
+
+/// They are missing, whatever the reason.
+#[test]
+fn a_model_whose_workers_are_down_or_that_the_operator_names_is_not_forgotten() {
+    let mut harness = Harness::of(3);
+    let mut settings = harness.brain.settings().clone();
+    settings.expected_models = vec!["rare".to_owned()];
+    harness.brain.reconfigure(harness.now, settings, &mut Vec::new()).unwrap();
+    harness.on(Event::ModelsReported { worker: WorkerId(2), cards: &[Card { name: "old", parent: None }] });
+    harness.on(Event::Probed { worker: WorkerId(2), evidence: Evidence::Refused });
+    harness.now = harness.now + Duration::from_secs(10_000);
+    let numbers: Vec<(u32, u32)> =
+        harness.scaling().iter().map(|it| (it.workers, it.desired.workers)).collect();
+    assert_eq!(numbers, [(2, 1), (0, 1), (0, 1)]);
+}
+
 #[test]
 fn traffic_raises_the_number() {
     let mut harness = Harness::of(2);
