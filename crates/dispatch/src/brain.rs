@@ -338,6 +338,10 @@ impl Brain {
             }
             Event::BrokeOff { request } => self.ended(now, request, AttemptOutcome::BrokeOff, effects),
             Event::Left { request } => self.ended(now, request, AttemptOutcome::Left, effects),
+            Event::GivenUp { request } => {
+                self.give_back_allowance(request);
+                self.ended(now, request, AttemptOutcome::Left, effects);
+            }
             Event::Peers(update) => self.parts.apply_peer_update(now, update, effects),
             Event::Tick => self.tick(now, effects),
         }
@@ -356,7 +360,8 @@ impl Brain {
             | Event::Outpaced { request, .. }
             | Event::HandedOver { request, .. }
             | Event::BrokeOff { request }
-            | Event::Left { request } => at(request),
+            | Event::Left { request }
+            | Event::GivenUp { request } => at(request),
             Event::LoadReported { worker, .. }
             | Event::WorkerDrained { worker, .. }
             | Event::WorkerRole { worker, .. }

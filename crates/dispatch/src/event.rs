@@ -91,7 +91,8 @@ pub enum Event<'a> {
         worker: WorkerId,
         trust: Trust,
     },
-    // Requests. Each arrives once and ends once: by `Finished`, `Declined`, `BrokeOff`, `Left` or a refusal.
+    // Requests. Each arrives once and ends once: by `Finished`, `Declined`, `BrokeOff`, `Left`, `GivenUp` or
+    // a refusal.
     Arrived(Arrival<'a>),
     /// The attempt at this worker, or at the one that prefills for it, failed before the first byte of a response. If the request is placed elsewhere or
     /// queued, it was recalled from this worker a moment ago.
@@ -175,6 +176,10 @@ pub enum Event<'a> {
     },
     /// The client disconnected.
     Left {
+        request: RequestId,
+    },
+    /// The lane refuses a request that waits: its time is over.
+    GivenUp {
         request: RequestId,
     },
     /// Another router published something.

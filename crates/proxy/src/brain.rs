@@ -100,7 +100,8 @@ impl Locked {
             | Event::BrokeOff { request }
             | Event::Outpaced { request, .. }
             | Event::HandedOver { request, .. }
-            | Event::Left { request } => self.waiters.forget(request),
+            | Event::Left { request }
+            | Event::GivenUp { request } => self.waiters.forget(request),
             // Recalled while its first byte arrived: too late, the client has it.
             Event::FirstToken { request, .. } if self.waiters.recalls() > 0 => self.waiters.forget(request),
             _ => {}

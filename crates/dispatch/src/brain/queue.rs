@@ -391,17 +391,24 @@ impl Brain {
         refusal: Refusal,
         effects: &mut Vec<Effect>,
     ) {
+        self.give_back_allowance(id);
         let Some(mut request) = self.pending.remove(&id.0) else { return };
         effects.push(Effect::Refuse { request: id, refusal });
         self.parts.call_ended(now, &request, None);
-        // A request that no worker has seen costs its tenant nothing.
-        if self.parts.settings.queue.enabled && request.tried.is_empty() {
-            self.parts.scheduler.allowances.give_back(request.tenant, request.spending.taken);
-            if request.spending.is_published {
-                let (model, tenant) = (self.parts.model_hash_of(&request), request.tenant);
-                self.parts.observer.on(Fact::Unspent { model, tenant, tokens: request.tokens() });
-            }
-        }
         self.parts.release(&mut request);
+    }
+
+    /// A request that is refused costs its tenant nothing if no worker has seen it.
+    pub(super) fn give_back_allowance(&mut self, id: RequestId) {
+        let Brain { pending, parts, .. } = self;
+        let Some(request) = pending.get(&id.0) else { return };
+        if !parts.settings.queue.enabled || !request.tried.is_empty() {
+            return;
+        }
+        parts.scheduler.allowances.give_back(request.tenant, request.spending.taken);
+        if request.spending.is_published {
+            let (model, tenant) = (parts.model_hash_of(request), request.tenant);
+            parts.observer.on(Fact::Unspent { model, tenant, tokens: request.tokens() });
+        }
     }
 }

@@ -373,7 +373,7 @@ impl RequestGuard {
 
     /// The request ends here, although the brain did not decide so.
     fn give_up(&self, refusal: Refusal) -> Refusal {
-        self.lane.state.brain.on(Event::Left { request: self.number });
+        self.lane.state.brain.on(Event::GivenUp { request: self.number });
         refusal
     }
 

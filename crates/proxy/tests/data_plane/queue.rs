@@ -6,6 +6,7 @@ use http::HeaderValue;
 use maitre_base::ClassId;
 use maitre_fleet::HealthState;
 use maitre_proxy::{Router, RouterSettings, Stopped};
+use maitre_queue::Terms;
 use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -187,6 +188,26 @@ async fn a_queued_request_is_answered_once_the_worker_is_free() {
     queue_fixture.until_nothing_is_open().await;
     assert_eq!(queue_fixture.metric(r#"maitre_queue_requests{class="standard"}"#), 0.0);
     assert_eq!(queue_fixture.metric(r#"maitre_queue_seconds_count{class="standard"}"#), 1.0);
+}
+
+/// No worker has seen it, so its tenant may send another.
+#[tokio::test]
+async fn a_request_whose_time_ends_in_the_queue_spends_no_allowance() {
+    let mut settings = settings();
+    settings.timeouts.total = SHORT;
+    settings.brain.queue.others = Terms { requests_per_minute: Some(2), ..Terms::default() };
+    // It waits for the first worker of its model, which never comes.
+    settings.brain.scaling.idle = Duration::from_mins(1);
+    settings.brain.expected_models = vec!["m".to_owned()];
+    let router = Router::start(settings).await.unwrap();
+    let mut client = Client::connect(router.listen()).await;
+    for _ in 0..3 {
+        let mut request = post("/v1/completions", r#"{"model":"m","prompt":"x"}"#);
+        request.headers_mut().insert("authorization", HeaderValue::from_static("Bearer acme"));
+        let answer = client.ask(request).await.unwrap();
+        assert_eq!(answer.status, 504, "{}", answer.text());
+    }
+    assert!(router.look(|brain| brain.open() == 0));
 }
 
 #[tokio::test]

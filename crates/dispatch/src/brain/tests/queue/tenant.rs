@@ -135,3 +135,13 @@ fn a_request_refused_for_a_full_queue_spends_no_allowance() {
         (Come(of(1, 5)), "5@0"),
     ]);
 }
+
+/// Another event than a client that disconnects: that one has had its place in the queue.
+#[test]
+fn a_request_whose_time_is_over_in_the_queue_spends_no_allowance() {
+    let terms = Terms { requests_per_minute: Some(1), ..Terms::default() };
+    let mut harness = Harness::queueing(1, |it| set(it, 1, terms));
+    harness.play(&[(Come(of(2, 1)), "1@0"), (Come(of(1, 2)), "2 waits")]);
+    harness.on(Event::GivenUp { request: RequestId(2) });
+    harness.play(&[(Come(of(1, 3)), "3 waits"), (Leave(3), ""), (Come(of(1, 4)), "4 limited")]);
+}
