@@ -1,4 +1,7 @@
 //! `maitre check FILE`: prints every error in a config file at once, and starts nothing.
+//!
+//! Files that the config file names are read too. What is wrong with them is a warning, because the file may be for
+//! another machine.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -6,6 +9,7 @@ use std::process::ExitCode;
 use clap::{Arg, ArgMatches, Command, value_parser};
 
 use maitre_config as config;
+use maitre_proxy::Router;
 
 pub fn command() -> Command {
     Command::new("check").about("Check a config file and list every error in it").arg(
@@ -25,6 +29,9 @@ pub fn run(matches: &ArgMatches) -> anyhow::Result<ExitCode> {
             let keys = config.settings.keys.len();
             let path = path.display();
             config.warnings.iter().for_each(|it| eprintln!("{path}: {it}"));
+            for error in Router::unusable_files(&config.settings) {
+                eprintln!("{path}: warning: maitre serve does not start here: {error}");
+            }
             let (workers, keys) = (count(workers, "worker"), count(keys, "key"));
             let sources = config.discovery.from.len();
             let found = if sources == 0 {

@@ -76,6 +76,14 @@ pub enum Stopped {
 }
 
 impl Router {
+    /// What keeps a router with these settings from starting on this machine: files of certificates and tokenizers that it
+    /// cannot read or use. Blocks on the disk.
+    pub fn unusable_files(settings: &RouterSettings) -> Vec<String> {
+        let tls = Tls::errors(settings).map(|it| it.to_string());
+        let tokenizers = LocalTokenizers::errors(&settings.tokenizers).map(|it| it.to_string());
+        tls.chain(tokenizers).collect()
+    }
+
     /// Binds both listeners and begins to serve and to probe workers. Runs on the caller's runtime, and serves requests on
     /// threads of its own.
     pub async fn start(settings: RouterSettings) -> Result<Router, NotStarted> {

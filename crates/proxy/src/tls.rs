@@ -41,12 +41,23 @@ impl Listener {
 
 impl Tls {
     pub(crate) fn load(settings: &RouterSettings) -> Result<Tls, TlsConfigError> {
-        let clients = TlsServer::load("tls", &[b"h2", b"http/1.1"], &settings.tls)?;
-        // Browsers offer both, and get HTTP/1.1: only gRPC is served over HTTP/2 there.
-        let admin = TlsServer::load("admin_tls", &[b"http/1.1", b"h2"], &settings.admin_tls)?;
-        let workers = Arc::new(TlsClient::load("worker_tls", &settings.worker_tls)?);
-        let collector = Arc::new(TlsClient::load("traces", &collector_settings(settings))?);
-        Ok(Tls { clients, admin, workers, collector })
+        Ok(Tls {
+            clients: load_clients(settings)?,
+            admin: load_admin(settings)?,
+            workers: Arc::new(load_workers(settings)?),
+            collector: Arc::new(load_collector(settings)?),
+        })
+    }
+
+    /// What is wrong with each section whose files cannot be used.
+    pub(crate) fn errors(settings: &RouterSettings) -> impl Iterator<Item = TlsConfigError> + use<> {
+        let errors = [
+            load_clients(settings).err(),
+            load_admin(settings).err(),
+            load_workers(settings).err(),
+            load_collector(settings).err(),
+        ];
+        errors.into_iter().flatten()
     }
 
     /// Applies other settings, or returns what is wrong with them. Reads nothing if they name the same files: `follow`
@@ -116,6 +127,23 @@ impl Tls {
             }
         }
     }
+}
+
+fn load_clients(settings: &RouterSettings) -> Result<TlsServer, TlsConfigError> {
+    TlsServer::load("tls", &[b"h2", b"http/1.1"], &settings.tls)
+}
+
+/// Browsers offer both, and get HTTP/1.1: only gRPC is served over HTTP/2 there.
+fn load_admin(settings: &RouterSettings) -> Result<TlsServer, TlsConfigError> {
+    TlsServer::load("admin_tls", &[b"http/1.1", b"h2"], &settings.admin_tls)
+}
+
+fn load_workers(settings: &RouterSettings) -> Result<TlsClient, TlsConfigError> {
+    TlsClient::load("worker_tls", &settings.worker_tls)
+}
+
+fn load_collector(settings: &RouterSettings) -> Result<TlsClient, TlsConfigError> {
+    TlsClient::load("traces", &collector_settings(settings))
 }
 
 /// A collector is verified like a worker, by an authority of its own, and gets no client certificate.

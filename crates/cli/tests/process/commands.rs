@@ -54,6 +54,31 @@ fn check_accepts_a_good_file() {
     check(&["check", "/nonexistent/maitre.toml"], 1, &["/nonexistent/maitre.toml"]);
 }
 
+/// The file may be for another machine, so this is no mistake in it.
+#[test]
+fn check_warns_of_named_files_that_serve_would_not_start_with() {
+    let key = file("broken.key", "not a key");
+    let text = format!(
+        "workers = [\"https://127.0.0.1:9001\"]\n[tls]\ncert = \"/nonexistent/tls.crt\"\nkey = {key:?}\n\
+         [worker_tls]\nca = \"/nonexistent/ca.crt\"\n[tokenizers]\none = \"/nonexistent/one\"\n\
+         two = \"/nonexistent/two\"\n"
+    );
+    let path = file("named.toml", &text);
+    let output = run(&["check", path.to_str().unwrap()]);
+    let said = said(&output);
+    assert_eq!(output.status.code(), Some(0), "{said}");
+    let lines: Vec<&str> = said.lines().collect();
+    let named = ["/nonexistent/tls.crt", "/nonexistent/ca.crt", "/nonexistent/one", "/nonexistent/two"];
+    assert_eq!(lines.len(), named.len() + 1, "{said}");
+    for (line, name) in lines.iter().zip(named) {
+        assert!(
+            line.contains("warning: maitre serve does not start here: ") && line.contains(name),
+            "{said}"
+        );
+    }
+    assert!(said.contains("ok: 1 worker"), "{said}");
+}
+
 #[test]
 fn an_unknown_strategy_is_answered_with_the_known_ones() {
     let known = [

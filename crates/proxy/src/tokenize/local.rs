@@ -1,7 +1,7 @@
 //! Models whose tokenizer and template are loaded: their prompts are tokenized here, exactly.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use maitre_dialect::openai::{self, Part};
@@ -36,18 +36,23 @@ pub struct NotLoaded {
 impl LocalTokenizers {
     /// Reads every folder. One that cannot be read is an error: the router does not fall back to another level.
     pub(crate) fn load(folders: &BTreeMap<String, PathBuf>) -> Result<LocalTokenizers, NotLoaded> {
-        let mut models = BTreeMap::new();
-        for (name, folder) in folders {
-            let loaded = Model::load(folder, ModelOptions::default());
-            let loaded = loaded.map_err(|error| NotLoaded { model: name.clone(), error })?;
-            models.insert(name.clone(), Arc::new(loaded));
-        }
-        Ok(LocalTokenizers { models })
+        let models = folders.iter().map(|(name, folder)| Ok((name.clone(), Arc::new(load(name, folder)?))));
+        Ok(LocalTokenizers { models: models.collect::<Result<_, NotLoaded>>()? })
+    }
+
+    /// What is wrong with each folder that cannot be used.
+    pub(crate) fn errors(folders: &BTreeMap<String, PathBuf>) -> impl Iterator<Item = NotLoaded> {
+        folders.iter().filter_map(|(name, folder)| load(name, folder).err())
     }
 
     pub(crate) fn get(&self, model: &str) -> Option<&Arc<Model>> {
         self.models.get(model)
     }
+}
+
+fn load(model: &str, folder: &Path) -> Result<Model, NotLoaded> {
+    let loaded = Model::load(folder, ModelOptions::default());
+    loaded.map_err(|error| NotLoaded { model: model.to_owned(), error })
 }
 
 /// The prompt's token ids; None if it cannot be rendered, or if too much is being tokenized.
