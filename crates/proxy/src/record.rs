@@ -39,6 +39,9 @@ const PREFIXES_MAX: usize = 4 << 20;
 const GATHER: Duration = Duration::from_millis(100);
 /// The size at which a batch is written early.
 const BATCH_BYTES: usize = 64 << 10;
+/// Between two lines of log about the disk. On one that is nearly full, short batches fit and long ones do not: ten
+/// times a second one or the other.
+const LOG_INTERVAL: Duration = Duration::from_mins(1);
 
 /// A prompt as the record needs it.
 #[derive(Clone, Debug)]
@@ -122,7 +125,7 @@ impl Recorder {
             counts: counts.clone(),
             prefixes: prefixes.clone(),
             batch: LineBatch::default(),
-            is_failing: false,
+            failures: FailureLog::default(),
         };
         let thread = Builder::new().name("record".to_owned()).spawn(move || writer.run(&queue));
         let writer = Mutex::new(Some(thread.map_err(failed)?));
@@ -169,8 +172,34 @@ struct Writer {
     counts: RecordCounts,
     prefixes: Arc<AtomicUsize>,
     batch: LineBatch,
-    /// The last write failed, and that has been logged.
+    failures: FailureLog,
+}
+
+/// What the log says about the disk.
+#[derive(Default)]
+struct FailureLog {
     is_failing: bool,
+    /// When the last line was logged.
+    logged: Option<Instant>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum DiskState {
+    Failing,
+    Writing,
+}
+
+impl FailureLog {
+    /// What to log after a write that failed, or did not: a change, unless the last one was logged less than
+    /// `LOG_INTERVAL` ago.
+    fn change(&mut self, now: Instant, failed: bool) -> Option<DiskState> {
+        let is_recent = self.logged.is_some_and(|it| now.since(it) < LOG_INTERVAL);
+        if failed == self.is_failing || is_recent {
+            return None;
+        }
+        (self.is_failing, self.logged) = (failed, Some(now));
+        Some(if failed { DiskState::Failing } else { DiskState::Writing })
+    }
 }
 
 impl Writer {
@@ -225,15 +254,15 @@ impl Writer {
         self.batch.lines = 0;
     }
 
-    /// Logs the first error, and the end of the errors.
+    /// Logs that writes begin to fail, and that they succeed again.
     fn log(&mut self, error: Option<io::Error>) {
+        let change = self.failures.change(self.clock.now(), error.is_some());
         let file = self.files.path().display();
-        match error {
-            Some(error) if !self.is_failing => warn!(%file, %error, "requests are not recorded"),
-            None if self.is_failing => info!(%file, "requests are recorded again"),
-            _ => return,
+        match (change, error) {
+            (Some(DiskState::Failing), Some(error)) => warn!(%file, %error, "requests are not recorded"),
+            (Some(DiskState::Writing), _) => info!(%file, "requests are recorded again"),
+            _ => {}
         }
-        self.is_failing = !self.is_failing;
     }
 }
 

@@ -285,3 +285,34 @@ fn a_queue_that_is_full_drops_and_counts() {
     (0..5).for_each(|_| take(10));
     assert_eq!((counts.dropped.get(), prefixes.load(Ordering::Relaxed)), (4, 20));
 }
+
+/// On a disk that is nearly full a short batch fits and a long one does not.
+#[test]
+fn a_disk_that_fails_by_turns_is_logged_once_a_minute() {
+    let mut log = FailureLog::default();
+    let mut lines = Vec::new();
+    for second in 0..300 {
+        let failed = second % 2 == 0 && second < 200;
+        if let Some(change) = log.change(Instant::from_millis(second * 1_000), failed) {
+            lines.push((second, change));
+        }
+    }
+    let expected = [
+        (0, DiskState::Failing),
+        (61, DiskState::Writing),
+        (122, DiskState::Failing),
+        (183, DiskState::Writing),
+    ];
+    assert_eq!(lines, expected);
+}
+
+#[test]
+fn the_last_state_of_a_disk_is_always_logged() {
+    let mut log = FailureLog::default();
+    let mut at = |second: u64, failed: bool| log.change(Instant::from_millis(second * 1_000), failed);
+    assert_eq!(at(0, false), None);
+    assert_eq!(at(1, true), Some(DiskState::Failing));
+    assert_eq!(at(2, false), None, "a minute has not passed");
+    assert_eq!(at(62, false), Some(DiskState::Writing));
+    assert_eq!(at(63, false), None);
+}
