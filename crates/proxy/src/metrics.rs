@@ -17,7 +17,7 @@ mod scaling;
 use std::sync::Arc;
 use std::time::Duration;
 
-use maitre_base::{Instant, PromisedWork};
+use maitre_base::{Instant, PromisedWork, WorkerId};
 use maitre_dialect::route::Route;
 use maitre_dispatch::cache::Cache;
 use maitre_dispatch::{Brain, Failure};
@@ -95,7 +95,7 @@ pub(crate) struct Metrics {
     pub(crate) hedges: Hedges,
     handshakes_failed: Family<[MetricLabel; 1], Counter>,
     own: OwnState,
-    states: Family<[(&'static str, String); 2], Gauge>,
+    states: WorkerStates,
     workers: Vec<WorkerGauge>,
     pub(crate) caches: Caches,
     pub(crate) queue: Queue,
@@ -268,6 +268,36 @@ const WORKER_METRICS: [WorkerMetric; 21] = [
     }),
 ];
 
+/// The state of each worker, and how often it has failed.
+struct WorkerStates {
+    states: Family<[(&'static str, String); 2], Gauge>,
+    failures: Family<[(&'static str, String); 1], Counter>,
+}
+
+impl WorkerStates {
+    fn new(registry: &mut Registry) -> WorkerStates {
+        let (states, failures) = (Family::default(), Family::default());
+        registry.register("worker_state", "1 for the state the worker is in", states.clone());
+        let help = "Attempts at the worker that failed, and its responses that broke off";
+        registry.register("worker_failures", help, failures.clone());
+        WorkerStates { states, failures }
+    }
+
+    /// Drops the series of workers that have left, too.
+    fn clear(&self) {
+        self.states.clear();
+        self.failures.clear();
+    }
+
+    fn set(&self, worker: &Worker, failures: u64) {
+        for state in HealthState::NAMES {
+            let labels = [("worker", worker.url.clone()), ("state", state.to_owned())];
+            self.states.get_or_create(&labels).set(i64::from(worker.health.state().name() == state));
+        }
+        self.failures.get_or_create(&[("worker", worker.url.clone())]).inc_by(failures);
+    }
+}
+
 impl Metrics {
     pub(crate) fn new(classes: &[Class]) -> Metrics {
         let mut whole = Registry::default();
@@ -283,11 +313,10 @@ impl Metrics {
         registry.register("picks", "Placements, by reason", by_why.clone());
         let picks = Why::ALL.map(|why| by_why.get_or_create_owned(&[("why", why.name())]));
         let (failures, handshakes_failed) = (Family::default(), Family::default());
-        let states = Family::default();
         registry.register("attempts_failed", "Attempts that failed before the first byte", failures.clone());
         registry.register("tls_handshakes_failed", "TLS handshakes that failed", handshakes_failed.clone());
         let own = OwnState::new(registry);
-        registry.register("worker_state", "1 for the state the worker is in", states.clone());
+        let states = WorkerStates::new(registry);
         let (caches, queue) = (Caches::new(registry), Queue::new(registry, classes));
         let (decisions, cluster) = (Decisions::new(registry), ClusterMetrics::new(registry));
         let (record, traces) = (RecordCounts::new(registry), TraceCounts::new(registry));
@@ -396,7 +425,9 @@ impl Metrics {
     }
 
     /// Sets the gauges that are read from the brain.
-    pub(crate) fn set_brain(&self, now: Instant, brain: &Brain) {
+    ///
+    /// `failures` are those of a worker so far.
+    pub(crate) fn set_brain(&self, now: Instant, brain: &Brain, failures: impl Fn(WorkerId) -> u64) {
         self.states.clear();
         self.caches.set(brain);
         self.queue.set(brain);
@@ -408,10 +439,7 @@ impl Metrics {
         // A worker that was listed again while it drains is there twice. The series are those of the new one.
         let is_listed = |it: &&Worker| fleet.by_key(it.key).is_some_and(|listed| listed.id == it.id);
         for worker in fleet.workers().filter(is_listed) {
-            for state in HealthState::NAMES {
-                let labels = [("worker", worker.url.clone()), ("state", state.to_owned())];
-                self.states.get_or_create(&labels).set(i64::from(worker.health.state().name() == state));
-            }
+            self.states.set(worker, failures(worker.id));
             let (promised, limits) = (fleet.promised_to_key_of(worker), brain.limits(worker.id));
             let sample = WorkerSample { worker, promised, cache: brain.cache(), limits, now };
             for metric in &self.workers {

@@ -2,6 +2,7 @@
 //! every other part gets the handles it needs.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use http::Response;
@@ -115,7 +116,9 @@ impl RouterState {
             let lanes = &self.recent.lanes;
             metrics.set_lanes(&lanes.sums(), &lanes.waits(self.clock.now()));
             self.brain.read(|brain| {
-                metrics.set_brain(self.clock.now(), brain);
+                let failures =
+                    |it| self.brain.link(it).map_or(0, |it| it.tally.failures.load(Ordering::Relaxed));
+                metrics.set_brain(self.clock.now(), brain, failures);
                 let readiness = self.readiness(brain);
                 let states = Readiness::ALL.map(|it| (it.label(), it == readiness));
                 metrics.set_own(&states, &self.tls.certificates());

@@ -34,6 +34,24 @@ async fn a_worker_that_fails_before_its_first_byte_is_replaced_unnoticed() {
 }
 
 #[tokio::test]
+async fn failures_are_counted_by_worker() {
+    let fixture = fixture(2).await;
+    fixture.engines[0].handle().inject(Injection::always(Fault::Status { status: 500 }));
+    let mut client = fixture.client().await;
+    for _ in 0..4 {
+        assert_eq!(client.post("/v1/chat/completions", chat(3, false)).await.status, 200);
+    }
+    let page = fixture.router.metrics();
+    let failed = |number: usize| {
+        let url = fixture.router.look(|brain| brain.fleet().workers().nth(number).unwrap().url.clone());
+        metric(&page, &format!("maitre_worker_failures_total{{worker=\"{url}\"}}"))
+    };
+    let all = metric(&page, r#"maitre_attempts_failed_total{failure="failed"}"#);
+    assert!(all >= 1.0, "{page}");
+    assert_eq!((failed(0), failed(1)), (all, 0.0));
+}
+
+#[tokio::test]
 async fn a_worker_that_dies_in_mid_stream_is_reported_to_the_client() {
     let fixture = fixture(2).await;
     for engine in &fixture.engines {
