@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use crate::error::{ConfigError, Origin};
 use crate::knob::{Assignment, RawValue};
-use crate::{SourceValues, near, table};
+use crate::{SourceValues, knob, near, table};
 
 pub(super) const PREFIX: &str = "MAITRE_";
 const CONFIG: &str = "MAITRE_CONFIG";
@@ -51,7 +51,11 @@ fn assignment(name: String, value: OsString) -> Result<Assignment, ConfigError> 
     let Some(knob) = table::all().find(|knob| knob.variable() == name) else {
         let mut known: Vec<String> = table::all().map(|knob| knob.variable()).collect();
         known.push(CONFIG.to_owned());
-        let what = format!("no such variable; {}", near::hint(&name, &known, &[]));
+        let hint = match near::RENAMED.iter().find(|it| knob::variable(it.0) == name) {
+            Some((_, new)) => near::now_called(&knob::variable(new)),
+            None => near::hint(&name, &known, &[]),
+        };
+        let what = format!("no such variable; {hint}");
         return Err(ConfigError { origin, key: None, what });
     };
     match value.into_string() {

@@ -44,6 +44,11 @@ pub(crate) const fn knob(key: &'static str, field: &'static dyn Field, help: &'s
     Knob { key, help, field, flag: None, at_restart: false, is_common: false }
 }
 
+/// The variable of the setting with this key.
+pub(crate) fn variable(key: &str) -> String {
+    format!("MAITRE_{}", key.replace('.', "_").to_uppercase())
+}
+
 impl Knob {
     /// For what is built into a router when it starts: sockets, threads, files, tables.
     pub(crate) const fn at_restart(self) -> Knob {
@@ -70,7 +75,7 @@ impl Knob {
     }
 
     pub fn variable(&self) -> String {
-        format!("MAITRE_{}", self.key.replace('.', "_").to_uppercase())
+        variable(self.key)
     }
 
     /// The default, as a flag or a variable would say it; empty for an empty list.

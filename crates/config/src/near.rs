@@ -3,8 +3,21 @@
 /// More names than this are not listed: two lines of a terminal. There are 39 top-level tables and 150 keys.
 const NAMES_MAX: usize = 12;
 
+/// Names that settings had in earlier builds, and have now.
+pub(super) const RENAMED: [(&str, &str); 6] = [
+    ("pass", "passthrough"),
+    ("ask_patience", "tokenize_timeout"),
+    ("cluster.wait", "cluster.join_timeout"),
+    ("events.at", "events.endpoint"),
+    ("events.replay_at", "events.replay_endpoint"),
+    ("timeouts.client_head", "timeouts.client_header"),
+];
+
 /// The hint after "no such key": the nearest name; if none is near, those beside it, or all names if there are none.
 pub(super) fn hint(wrong: &str, known: &[String], beside: &[String]) -> String {
+    if let Some((_, new)) = RENAMED.iter().find(|it| it.0 == wrong) {
+        return now_called(new);
+    }
     let names = if beside.is_empty() { known } else { beside };
     match nearest(wrong, known).or_else(|| elsewhere(wrong, known)) {
         Some(name) if wrong.contains('.') && !name.contains('.') => {
@@ -14,6 +27,11 @@ pub(super) fn hint(wrong: &str, known: &[String], beside: &[String]) -> String {
         None if names.len() > NAMES_MAX => "`maitre serve --help` lists all settings".to_owned(),
         None => format!("known: {}", names.join(", ")),
     }
+}
+
+/// The hint for a name of `RENAMED`.
+pub(super) fn now_called(new: &str) -> String {
+    format!("it is called {new} now")
 }
 
 /// The one name that ends like the wrong one: a key in the wrong table. Of several, the one of no table.

@@ -6,7 +6,7 @@ mod laws;
 use clap::Command;
 use maitre_testkit::folder::Folder;
 
-use super::{Config, Draft, Errors, args, check_file, conflicts, file, load};
+use super::{Config, Draft, Errors, args, check_file, conflicts, environment, file, load, near, table};
 
 /// What a file called `name` that holds `text` gives by itself.
 pub(super) fn read(name: &str, text: impl AsRef<[u8]>) -> Result<Config, Errors> {
@@ -70,6 +70,24 @@ fn a_number_without_its_quotes_is_the_same_text() {
 #[test]
 fn an_unknown_key_says_where_the_known_ones_are() {
     check_toml("colour = 1", &["m.toml:1: colour: no such key; `maitre serve --help` lists all settings"]);
+}
+
+#[test]
+fn an_old_name_is_answered_with_the_new_one() {
+    for (old, new) in near::RENAMED {
+        assert!(table::all().any(|it| it.key == new), "{new}");
+        assert!(!table::all().any(|it| it.key == old), "{old}");
+    }
+    check_toml("pass = [\"/x\"]", &["m.toml:1: pass: no such key; it is called passthrough now"]);
+    check_toml(
+        "[cluster]\nwait = \"5s\"",
+        &["m.toml:2: cluster.wait: no such key; it is called cluster.join_timeout now"],
+    );
+    let found = environment::read([("MAITRE_ASK_PATIENCE", "1s")]).found;
+    assert_eq!(
+        found.errors[0].to_string(),
+        "MAITRE_ASK_PATIENCE: no such variable; it is called MAITRE_TOKENIZE_TIMEOUT now"
+    );
 }
 
 #[test]
