@@ -16,7 +16,7 @@ pub enum BadApiAddress {
     Address(#[from] BadAddress),
     #[error("\"{0}\": everything would be sent in the clear; write \"https://host:port\"")]
     Plain(String),
-    #[error("find the Kubernetes API: {0}; outside a cluster, set where it is")]
+    #[error("find the Kubernetes API: {0}; outside a cluster, set discovery.kubernetes_api to its address")]
     Unknown(&'static str),
 }
 
@@ -104,7 +104,9 @@ mod tests {
         };
         assert_eq!(found(Some("10.96.0.1"), Some("6443")).as_deref(), Ok("https://10.96.0.1:6443"));
         assert_eq!(found(Some("fd00::1"), None).as_deref(), Ok("https://[fd00::1]:443"));
-        assert!(found(None, Some("443")).is_err_and(|it| it.contains("KUBERNETES_SERVICE_HOST is not set")));
+        let outside = found(None, Some("443")).unwrap_err();
+        assert!(outside.contains("KUBERNETES_SERVICE_HOST is not set"), "{outside}");
+        assert!(outside.contains("set discovery.kubernetes_api"), "{outside}");
         assert!(found(Some("a"), Some("tcp://a:1")).is_err_and(|it| it.contains("is not a port")));
     }
 }
