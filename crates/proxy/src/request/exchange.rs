@@ -266,5 +266,32 @@ pub(super) fn is_stream(headers: &HeaderMap) -> bool {
     let events = |it: &HeaderValue| {
         it.as_bytes().get(..EVENTS.len()).is_some_and(|it| it.eq_ignore_ascii_case(EVENTS))
     };
-    headers.get(CONTENT_TYPE).is_some_and(events) && !headers.contains_key(CONTENT_ENCODING)
+    // `identity` says that nothing is compressed. It does not belong there, and some servers send it.
+    let plain = |it: &HeaderValue| it.as_bytes().trim_ascii().eq_ignore_ascii_case(b"identity");
+    headers.get(CONTENT_TYPE).is_some_and(events) && headers.get_all(CONTENT_ENCODING).iter().all(plain)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(encodings: &[&'static str], expected: bool) {
+        let mut headers = HeaderMap::new();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("Text/event-stream; charset=utf-8"));
+        for encoding in encodings {
+            headers.append(CONTENT_ENCODING, HeaderValue::from_static(encoding));
+        }
+        assert_eq!(is_stream(&headers), expected, "{encodings:?}");
+    }
+
+    #[test]
+    fn an_event_stream_is_read_unless_it_is_compressed() {
+        check(&[], true);
+        check(&["gzip"], false);
+        check(&["identity"], true);
+        check(&["Identity", " identity "], true);
+        check(&["identity, gzip"], false);
+        check(&["identity", "br"], false);
+    }
 }
