@@ -133,7 +133,8 @@ def is_ready():
         lines = get(ADMIN, "/metrics").splitlines()
     except OSError:
         return False
-    return sum(it.endswith(" 1") for it in lines if 'state="ready"' in it or 'state="warming"' in it) == 2
+    states = [it for it in lines if it.startswith("maitre_worker_state{") and it.endswith(" 1")]
+    return sum('state="ready"' in it or 'state="warming"' in it for it in states) == 2
 
 
 def in_flight():

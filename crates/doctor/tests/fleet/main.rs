@@ -458,12 +458,13 @@ async fn until_well(router: &Router, ward: &Ward) {
     let until = async {
         let mut looks = tokio::time::interval(Duration::from_millis(20));
         let wanted = ward.plan.settings.workers.len();
-        let count = |page: &str, part: &str| {
-            page.lines().filter(|it| it.contains(part) && it.ends_with(" 1")).count()
+        let count = |page: &str, name: &str, value: &str| {
+            page.lines().filter(|it| it.starts_with(name) && it.contains(value) && it.ends_with(" 1")).count()
         };
         loop {
             let page = router.metrics();
-            if count(&page, "state=\"ready\"") == wanted && count(&page, "trust=\"fresh\"") == wanted {
+            let ready = count(&page, "maitre_worker_state{", "state=\"ready\"");
+            if ready == wanted && count(&page, "maitre_worker_trust{", "trust=\"fresh\"") == wanted {
                 break;
             }
             looks.tick().await;
